@@ -1,0 +1,34 @@
+"""labkit: a thin helper for lessons on GPU kernels.
+
+Names load when first used, so that `import labkit` costs nothing; torch and tilelang are
+imported by the functions that need them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# public name -> module that defines it
+_EXPORTS = {
+    "here": "machine",
+    "compile": "compile",
+    "compare": "verify",
+    "check": "verify",
+    "kernel": "lessons",
+    "doctor": "environment",
+}
+
+__all__ = ["__version__", *sorted(_EXPORTS)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(import_module(f"labkit.{_EXPORTS[name]}"), name)
+    raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_EXPORTS])

@@ -1,0 +1,40 @@
+"""The errors a learner meets, each one clear sentence.
+
+Every error that labkit raises on purpose is a `LabError`. Its text says what is wrong, what
+was expected, and what to change. In a notebook it is shown without a traceback, because the
+traceback would be labkit's and not the learner's.
+"""
+
+from __future__ import annotations
+
+
+class LabError(Exception):
+    """Something the learner can mend; `str(error)` is the whole message."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython shows these lines instead of a traceback.
+        return [f"{type(self).__name__}: {self}"]
+
+
+class BadArgument(LabError, ValueError):
+    """A tensor, dtype, shape, name or option that does not fit."""
+
+
+class NotOnCPU(LabError):
+    """A TileLang construct that the CPU run cannot execute; names the construct and its line."""
+
+
+class CompileFailed(LabError):
+    """A program that did not compile; the message carries the compiler's own reason."""
+
+
+class MissingTool(LabError):
+    """A compiler or package that is not there; the message carries the command that installs it."""
+
+
+class NeedsGPU(LabError):
+    """Something only a CUDA GPU can do, on a machine without one."""
+
+
+class WrongAnswer(LabError, AssertionError):
+    """A kernel's output differs from the reference by more than its dtype explains."""

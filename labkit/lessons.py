@@ -1,0 +1,128 @@
+"""Finds the lessons, reads their front matter, and loads their kernel cells.
+
+A lesson is `notebooks/NN_name.ipynb`. Its front matter is the notebook metadata `labkit`:
+
+    {"title": "Vector add", "summary": "one sentence", "minutes": 25,
+     "gpu": "optional" | "required", "min_sm": 0, "uses": ["tilelang"]}
+
+`min_sm` is the lowest compute capability (75, 80, ...) that the whole lesson needs; 0: any.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import BadArgument, LabError
+
+FRONT_MATTER = ("title", "summary", "minutes", "gpu", "min_sm", "uses")
+
+
+def directory() -> Path:
+    """The folder of lessons: `$LABKIT_NOTEBOOKS`, else `./notebooks`, else the kit's own."""
+    chosen = os.environ.get("LABKIT_NOTEBOOKS")
+    if chosen:
+        if not Path(chosen).is_dir():
+            raise BadArgument(f"LABKIT_NOTEBOOKS is {chosen}, which is not a folder; "
+                              "set it to the folder that holds the lessons, or unset it.")
+        return Path(chosen)
+    package = Path(__file__).resolve().parent
+    for folder in (Path.cwd() / "notebooks", package / "notebooks", package.parent / "notebooks"):
+        if any(folder.glob("[0-9][0-9]_*.ipynb")):
+            return folder
+    raise LabError("No lessons found: looked in ./notebooks and in the installed kit. "
+                   "Reinstall labkit, or set LABKIT_NOTEBOOKS to the folder that holds them.")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson file; `stem` is its name in reports, as in `02_gemm`."""
+
+    path: Path
+
+    @property
+    def stem(self) -> str:
+        return self.path.stem
+
+    @property
+    def number(self) -> str:
+        return self.stem[:2]
+
+    @cached_property
+    def notebook(self) -> Any:
+        import nbformat
+
+        try:
+            return nbformat.read(self.path, as_version=4)
+        except Exception as error:
+            raise LabError(f"{self.path.name} is not a readable notebook ({error}); "
+                           "restore it from the repository.") from error
+
+    @cached_property
+    def front_matter(self) -> dict[str, Any]:
+        matter = self.notebook.metadata.get("labkit", {})
+        missing = [key for key in FRONT_MATTER if key not in matter]
+        if missing:
+            raise LabError(f"{self.path.name} lacks {', '.join(missing)} in its metadata 'labkit'; "
+                           "copy the block from another lesson and fill it in.")
+        return dict(matter)
+
+    def kernel_cells(self) -> list[Any]:
+        """The code cells tagged `kernel`, in order."""
+        return [cell for cell in self.notebook.cells
+                if cell.cell_type == "code" and "kernel" in cell.metadata.get("tags", [])]
+
+
+def all_lessons(folder: Path | None = None) -> list[Lesson]:
+    """Every lesson, in reading order."""
+    folder = folder or directory()
+    return [Lesson(path) for path in sorted(folder.glob("[0-9][0-9]_*.ipynb"))]
+
+
+def find(name: str, folder: Path | None = None) -> Lesson:
+    """The lesson called `name`: its number ("2", "02"), stem ("02_gemm") or title part ("gemm").
+
+    Raises BadArgument if no lesson, or more than one, fits.
+    """
+    lessons = all_lessons(folder)
+    wanted = Path(str(name)).name.removesuffix(".ipynb")
+    if re.fullmatch(r"\d{1,2}", wanted):
+        fits = [lesson for lesson in lessons if int(lesson.number) == int(wanted)]
+    else:
+        fits = ([lesson for lesson in lessons if lesson.stem == wanted]
+                or [lesson for lesson in lessons if lesson.stem[3:] == wanted])
+    if len(fits) == 1:
+        return fits[0]
+    known = ", ".join(lesson.stem for lesson in lessons)
+    if not fits:
+        raise BadArgument(f"There is no lesson {str(name)!r}; the lessons are: {known}.")
+    raise BadArgument(f"{str(name)!r} fits several lessons: "
+                      f"{', '.join(lesson.stem for lesson in fits)}; give the number.")
+
+
+def kernel(lesson: str, name: str) -> Any:
+    """The object called `name` that a `kernel` cell of `lesson` defines.
+
+    The lesson's kernel cells are executed in order in a fresh namespace up to and including
+    the one that defines `name`. TileLang reads a program's source text, so each cell is made
+    known to `linecache` under its own file name.
+
+    Raises BadArgument if the lesson does not exist or none of its kernel cells defines `name`.
+    """
+    found = find(lesson)
+    space: dict[str, Any] = {"__name__": f"labkit.lesson_{found.stem}"}
+    for index, cell in enumerate(found.kernel_cells()):
+        filename = f"<{found.stem} kernel cell {index}>"
+        source = cell.source + "\n"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        exec(compile(source, filename, "exec"), space)
+        if name in space:
+            return space[name]
+    defined = [key for key in space if not key.startswith("_")]
+    raise BadArgument(f"Lesson {found.stem} has no kernel called {name!r}; "
+                      f"its kernel cells define: {', '.join(defined) or 'nothing'}.")
