@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 # public name -> module that defines it
 _EXPORTS = {
     "here": "machine",
-    "compile": "compile",
+    "compile": "compiler",
     "compare": "verify",
     "check": "verify",
     "kernel": "lessons",

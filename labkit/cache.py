@@ -1,0 +1,52 @@
+"""A cache on disk, addressed by content: what is in it never changes and is only data or a
+shared library that labkit itself compiled.
+
+It lies in `$LABKIT_CACHE_DIR`, else `$XDG_CACHE_HOME/labkit`, else `~/.cache/labkit`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from labkit.errors import BadArgument
+
+
+def directory() -> Path:
+    """The cache folder, made if it is not there. Raises BadArgument if it cannot be written."""
+    chosen = os.environ.get("LABKIT_CACHE_DIR")
+    if not chosen:
+        chosen = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "labkit"
+    folder = Path(chosen)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadArgument(f"The cache folder {folder} cannot be made ({error.strerror}); "
+                          "set LABKIT_CACHE_DIR to a folder that you may write.") from error
+    return folder
+
+
+def key(*parts: str) -> str:
+    """A name for the content that `parts` determine."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}:".encode())
+        digest.update(part.encode())
+    return digest.hexdigest()[:32]
+
+
+def store(path: Path, content: bytes) -> Path:
+    """Writes `content` to `path` at once or not at all, also beside other writers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise BadArgument(f"{path} cannot be written ({error.strerror}); free some space, or set "
+                          "LABKIT_CACHE_DIR to another folder.") from error
+    return path

@@ -1,0 +1,153 @@
+"""Builds a retargeted program with the machine's C++ compiler, and loads it.
+
+TileLang's `c` target lowers the program and writes its C++; labkit adds a runtime header
+(`cpu_runtime.h`), an entry point that reports an index out of range, and compiles with
+optimisation. Libraries are cached by content, so a program is compiled once a machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from labkit import cache, retarget
+from labkit.errors import CompileFailed, LabError, MissingTool, NotOnCPU
+
+_FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-w",
+          "-fPIC", "-shared"]
+_STACK_BYTES = 1 << 20  # tiles beyond this many bytes leave the stack
+_SIZES = {"half": 2, "float": 4, "double": 8, "bool": 1}
+_TILE = re.compile(r"^(\s*)(half|float|double|bool|u?int(?:8|16|32|64)_t) (\w+)\[(\d+)\];$", re.M)
+
+
+def compiler() -> str:
+    """The C++ compiler: `$CXX`, else g++, clang++ or c++ on the PATH. Raises MissingTool."""
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        found = name and shutil.which(name.split()[0])
+        if found:
+            return found
+    raise MissingTool("No C++ compiler found, and the CPU run needs one; install it with "
+                      "`sudo apt-get install g++` (or `conda install gxx`), or set CXX.")
+
+
+@functools.cache
+def _compiler_identity(path: str) -> str:
+    """What a compiled library depends on besides its source: compiler, flags, processor."""
+    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    cpu = Path("/proc/cpuinfo")
+    flags = re.search(r"^(?:flags|Features)\s*:.*", cpu.read_text(), re.M) if cpu.exists() else None
+    return "\n".join([version, *_FLAGS, platform.machine(), flags.group() if flags else ""])
+
+
+def lower(func: Any) -> tuple[str, list[str]]:
+    """The C++ of a traced program for one CPU thread, and the names of its parameters in order.
+
+    Raises NotOnCPU or CompileFailed.
+    """
+    import tilelang
+    from tilelang import tvm
+
+    program, half = retarget.for_cpu(func)
+    target = tvm.target.Target("c")
+    try:
+        with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_vectorize": True}), target:
+            artifact = tilelang.lower(program, target=target)
+    except LabError:
+        raise
+    except Exception as error:
+        raise CompileFailed(f"TileLang could not compile {func.attrs['global_symbol']!r} for the "
+                            f"CPU: {reason(error)}") from error
+    functions = list(artifact.device_mod.functions.values())
+    if len(functions) != 1:
+        raise NotOnCPU(f"{func.attrs['global_symbol']!r} splits into {len(functions)} kernels; "
+                       "the CPU run takes one. Compile each as a program of its own.")
+    names = [parameter.name for parameter in functions[0].params]
+    entry = functions[0].attrs["global_symbol"]
+    return _complete(artifact.kernel_source, str(entry), names, half), names
+
+
+def reason(error: BaseException) -> str:
+    """The sentence in a compiler error that says why, without its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("File ", "Traceback", "at "))]
+    return (telling or lines or [type(error).__name__])[-1].removeprefix("InternalError: ")
+
+
+def _complete(source: str, entry: str, names: list[str], half: str) -> str:
+    """TileLang's C++ with the runtime header, checked arrays and the entry point."""
+    sizes = [(_SIZES.get(m[2]) or int(re.search(r"\d+", m[2])[0]) // 8) * int(m[4])
+             for m in _TILE.finditer(source)]
+    storage = "static thread_local " if sum(sizes) > _STACK_BYTES else ""
+    source = _TILE.sub(rf'\1{storage}\2 \3_memory[\4]; labkit::Tile<\2, \4> \3(\3_memory, "\3");',
+                       source)
+    signature = re.search(rf"\b{entry}\(([^)]*)\) {{", source)
+    parameters = [part.strip() for part in signature[1].split(",") if part.strip()]
+    wrapped, arguments = [], []
+    for index, (parameter, name) in enumerate(zip(parameters, names, strict=True)):
+        pointer = re.fullmatch(r"(?:const )?(\w+)\s*\*\s*(?:__restrict__ )?(\w+)", parameter)
+        if pointer:
+            wrapped.append(f"labkit::Tensor<{pointer[1]}> {pointer[2]}")
+            arguments.append(f'{{({pointer[1]}*)values[{index}], sizes[{index}], "{name}"}}')
+        else:
+            wrapped.append(parameter)
+            arguments.append(f"*({parameter.rsplit(' ', 1)[0]}*)values[{index}]")
+    source = source.replace(f"{entry}({signature[1]})", f"{entry}({', '.join(wrapped)})")
+    head = f'#include "cpu_runtime.h"\n#define half labkit::Half<labkit::{half}>'
+    source = source.replace("#include <tl_templates/cpp/common.h>", head)
+    return source + f"""
+extern "C" int32_t labkit_run(void **values, const int64_t *sizes, char *message, int room) {{
+  int32_t status = 1;
+  try {{
+    status = {entry}({', '.join(arguments)});
+  }} catch (const labkit::OutOfRange &bad) {{
+    snprintf(message, room, "index %lld of %s, which has %lld elements", bad.index, bad.name, bad.size);
+  }}
+  fflush(stdout);
+  return status;
+}}
+"""
+
+
+def build(func: Any) -> tuple[Callable[..., int], list[str], str]:
+    """Compiles `func` or finds it compiled; returns (labkit_run, parameter names, C++ source)."""
+    import tilelang
+
+    cxx = compiler()
+    header = Path(__file__).with_name("cpu_runtime.h")
+    name = cache.key(func.script(), tilelang.__version__, Path(retarget.__file__).read_text(),
+                     Path(__file__).read_text(), header.read_text(), _compiler_identity(cxx))
+    folder = cache.directory() / "cpu" / name
+    source, names, library = folder / "kernel.cpp", folder / "parameters", folder / "kernel.so"
+    if not (library.exists() and names.exists() and source.exists()):
+        text, order = lower(func)
+        _compile(cxx, text, library, header)
+        cache.store(source, text.encode())
+        cache.store(names, "\n".join(order).encode())
+    run = ctypes.CDLL(str(library)).labkit_run
+    run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    return run, names.read_text().split("\n"), source.read_text()
+
+
+def _compile(cxx: str, text: str, library: Path, header: Path) -> None:
+    from tilelang.env import TILELANG_TEMPLATE_PATH
+
+    with tempfile.TemporaryDirectory(prefix="labkit-") as scratch:
+        source, output = Path(scratch, "kernel.cpp"), Path(scratch, "kernel.so")
+        source.write_text(text)
+        command = [cxx, *_FLAGS, f"-I{TILELANG_TEMPLATE_PATH}", f"-I{header.parent}",
+                   str(source), "-o", str(output)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error" in line]
+            raise CompileFailed("The C++ that TileLang wrote for the CPU did not compile: "
+                                f"{(errors or done.stderr.splitlines() or ['no message'])[0]}")
+        cache.store(library, output.read_bytes())

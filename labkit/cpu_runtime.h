@@ -1,0 +1,127 @@
+// What the C++ of a CPU run needs: 16-bit floats, arrays that check their index and start
+// poisoned, and T.print. Included in place of TileLang's own header, which it builds on.
+#pragma once
+#include <tl_templates/cpp/common.h>
+
+#include <cstdio>
+#include <cstring>
+#include <type_traits>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace labkit {
+
+// IEEE binary16, rounded to nearest even.
+struct float16 {
+  static float widen(uint16_t h) {
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#else
+    half_float::half x;
+    memcpy(&x, &h, 2);
+    return x;
+#endif
+  }
+  static uint16_t narrow(float f) {
+#if defined(__F16C__)
+    return _cvtss_sh(f, 0);
+#else
+    half_float::half x(f);
+    uint16_t h;
+    memcpy(&h, &x, 2);
+    return h;
+#endif
+  }
+};
+
+// The upper half of a float32, rounded to nearest even.
+struct bfloat16 {
+  static float widen(uint16_t h) {
+    uint32_t bits = uint32_t(h) << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+  }
+  static uint16_t narrow(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    if (f != f)
+      return uint16_t(bits >> 16) | 0x40; // stay a NaN
+    return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+};
+
+template <class Format> struct Half {
+  uint16_t bits;
+  Half() = default;
+  Half(float f) : bits(Format::narrow(f)) {}
+  operator float() const { return Format::widen(bits); }
+  template <class T> Half &operator+=(T x) { return *this = Half(float(*this) + float(x)); }
+};
+// Between two 16-bit values each operation rounds to 16 bits, as on the GPU.
+template <class F> Half<F> operator+(Half<F> a, Half<F> b) { return float(a) + float(b); }
+template <class F> Half<F> operator-(Half<F> a, Half<F> b) { return float(a) - float(b); }
+template <class F> Half<F> operator*(Half<F> a, Half<F> b) { return float(a) * float(b); }
+template <class F> Half<F> operator/(Half<F> a, Half<F> b) { return float(a) / float(b); }
+
+struct OutOfRange {
+  const char *name;
+  long long index, size;
+};
+
+// A tensor argument: `size` elements in memory that belongs to torch.
+template <class T> struct Tensor {
+  T *data;
+  long long size;
+  const char *name;
+  T &operator[](long long i) const {
+    if (__builtin_expect(i < 0 || i >= size, 0))
+      throw OutOfRange{name, i, size};
+    return data[i];
+  }
+};
+
+// A tile, fragment or variable: filled with NaN (integers: -1), so that reading what the
+// program never wrote is seen in the result.
+template <class T, long long N> struct Tile {
+  T *data;
+  const char *name;
+  Tile(T *memory, const char *name) : data(memory), name(name) { memset((void *)data, 0xff, sizeof(T) * N); }
+  T &operator[](long long i) const {
+    if (__builtin_expect(i < 0 || i >= N, 0))
+      throw OutOfRange{name, i, N};
+    return data[i];
+  }
+};
+
+inline void show(float x) { printf("%f", x); }
+inline void show(double x) { printf("%f", x); }
+template <class F> void show(Half<F> x) { printf("%f", float(x)); }
+template <class T> typename std::enable_if<std::is_integral<T>::value>::type show(T x) {
+  printf("%lld", (long long)x);
+}
+
+} // namespace labkit
+
+static inline float labkit_rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline float labkit_rcpf(float x) { return 1.0f / x; }
+static inline float labkit_sigmoidf(float x) { return 1.0f / (1.0f + expf(-x)); }
+static inline float labkit_max_nanf(float a, float b) { return a != a || a > b ? a : b; }
+static inline float labkit_min_nanf(float a, float b) { return a != a || a < b ? a : b; }
+
+// T.print
+template <class T> int debug_print_var(const char *message, T value) {
+  printf("msg='%s' value=", message);
+  labkit::show(value);
+  printf("\n");
+  return 0;
+}
+template <class T>
+int debug_print_buffer_value(const char *message, const char *buffer, int index, T value) {
+  printf("msg='%s' buffer=%s, index=%d, value=", message, buffer, index);
+  labkit::show(value);
+  printf("\n");
+  return 0;
+}
+inline int debug_print_msg(const char *message) { return printf("%s\n", message); }
