@@ -19,6 +19,10 @@ _EXPORTS = {
     "check": "verify",
     "kernel": "lessons",
     "doctor": "environment",
+    "bench": "benchmark",
+    "floors": "roofline",
+    "cross_compile": "crosscompile",
+    "landmark_table": "crosscompile",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadArgument, NeedsGPU
+from labkit.gpus import Gpu, lookup
 
 DEVICES = ("auto", "gpu", "cpu")
 
@@ -28,3 +29,57 @@ def resolve_device(device: str) -> str:
         raise NeedsGPU("device is 'gpu', but torch sees no CUDA GPU here; use device = 'auto' or "
                        "'cpu', or run `labkit doctor` to see what is missing.")
     return "cpu"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a lesson runs on. device: "gpu" or "cpu"; torch_device: "cuda" or "cpu"; gpu: the GPU
+    to compile for, as a data sheet; quick: shrink sizes and sweeps."""
+
+    device: str
+    gpu: Gpu
+    quick: bool
+
+    @property
+    def torch_device(self) -> str:
+        return "cuda" if self.device == "gpu" else "cpu"
+
+    def pick(self, *, gpu: Any, cpu: Any, quick: Any = None) -> Any:
+        """The value that suits this run: `quick` on a GPU in a quick run, if given."""
+        if self.device == "cpu":
+            return cpu
+        return quick if self.quick and quick is not None else gpu
+
+    def __repr__(self) -> str:
+        if self.device == "gpu":
+            import torch
+
+            return (f"Running on the GPU: {torch.cuda.get_device_name()} ({self.gpu.arch}). "
+                    "Kernels are checked and timed here.")
+        return ("Running on the CPU through TileLang's C backend: kernels are checked at small "
+                f"sizes, and timings are recorded ones. Compiling for: {self.gpu.name} "
+                f"({self.gpu.arch}).")
+
+
+def here(device: str = "auto", gpu: str = "", quick: bool = False) -> Machine:
+    """The machine of this run.
+
+    device: "auto" (the GPU if torch sees one), "gpu" or "cpu". gpu: a GPU to compile for, such
+    as "T4" or "sm_90"; empty: the machine's own, else the H100. quick: small sizes.
+    Raises BadArgument for a name it does not know, NeedsGPU for "gpu" without one.
+    """
+    device = resolve_device(device)
+    if not gpu and device == "gpu":
+        return Machine(device, own_gpu(), quick)
+    return Machine(device, lookup(gpu or "H100"), quick)
+
+
+def own_gpu() -> Gpu:
+    """The data sheet of the GPU that torch sees; one the kit does not list by its capability."""
+    import torch
+
+    try:
+        return lookup(torch.cuda.get_device_name())
+    except BadArgument:
+        major, minor = torch.cuda.get_device_capability()
+        return lookup(f"sm_{major}{minor}")

@@ -1,0 +1,157 @@
+"""Times a kernel beside its baselines, so that the comparison means something.
+
+* Interleaved: every round runs each candidate once, so a change of the clock meets them all.
+* Cold: before each call a buffer twice as large as the L2 cache is overwritten.
+* Median over the rounds, and the range from the 10th to the 90th percentile as the spread.
+* On the device: CUDA events around the call; the overwrite before it hides the launch.
+
+Without a GPU nothing is timed. What is shown then was recorded on a named GPU and says so.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.errors import BadArgument, LabError, NeedsGPU
+from labkit.results import Measurement, append, recorded
+from labkit.table import Table
+
+_ROUNDS = (10, 500)  # at least, at most
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of one candidate. spread: from the 10th to the 90th percentile."""
+
+    median: float
+    spread: float
+    rounds: int
+
+
+def time_each(candidates: dict[str, Callable[[], Any]], milliseconds: float = 200,
+              warm: bool = False) -> dict[str, Times]:
+    """Times each candidate on the GPU, all of them interleaved.
+
+    candidates: name -> a call without arguments that launches work on the current stream.
+    milliseconds: about how long to measure each one. warm: leave the L2 cache as it is.
+    Raises NeedsGPU, or BadArgument if there is nothing to time.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NeedsGPU("Timing needs a CUDA GPU, and torch sees none here.")
+    if not candidates:
+        raise BadArgument("Nothing to time: give at least one candidate.")
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    eraser = torch.empty(max(2 * l2, 64 << 20), dtype=torch.int8, device="cuda")
+
+    def once(call: Callable[[], Any]) -> tuple[Any, Any]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if not warm:
+            eraser.zero_()
+        start.record()
+        call()
+        end.record()
+        return start, end
+
+    slowest = 0.0
+    for call in candidates.values():
+        call()  # compiles, allocates, fills caches
+        torch.cuda.synchronize()
+        trial = [once(call) for _ in range(3)]
+        torch.cuda.synchronize()
+        slowest = max(slowest, min(start.elapsed_time(end) for start, end in trial))
+    rounds = int(min(max(milliseconds / max(slowest, 1e-3), _ROUNDS[0]), _ROUNDS[1]))
+    events = [{name: once(call) for name, call in candidates.items()} for _ in range(rounds)]
+    torch.cuda.synchronize()
+    result = {}
+    for name in candidates:
+        times = sorted(start.elapsed_time(end) for start, end in (row[name] for row in events))
+        low, high = times[round(0.1 * (rounds - 1))], times[round(0.9 * (rounds - 1))]
+        result[name] = Times(statistics.median(times), high - low, rounds)
+    return result
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measurement with what is needed to show it: on which GPU, when, and whether just now."""
+
+    measurement: Measurement
+    gpu: str
+    date: str
+    measured_now: bool
+
+    @property
+    def unit(self) -> str:
+        return "TFLOP/s" if self.measurement.flops else "GB/s"
+
+    def rate(self, ms: float) -> float:
+        """TFLOP/s, or GB/s where there are no operations to count, at `ms` milliseconds."""
+        m = self.measurement
+        return (m.flops / 1e9 if m.flops else m.moved / 1e6) / ms
+
+    def table(self) -> Table:
+        m = self.measurement
+        lines = [("this kernel", m.kernel_ms), *m.baselines.items()]
+        lines += [(f"({name})", ms) for name, ms in m.references.items()]
+        if m.floor_ms:
+            lines.append(("floor", m.floor_ms))
+        rows = [[name, f"{ms:.4f}", f"{self.rate(ms):,.0f}",
+                 f"{m.floor_ms / ms:.0%}" if m.floor_ms else "", f"{ms / m.kernel_ms:.2f}"]
+                for name, ms in lines]
+        shape = ", ".join(f"{axis} = {size:,}" for axis, size in m.shape.items())
+        origin = "measured now" if self.measured_now else "RECORDED there, not measured here"
+        note = ("Medians of interleaved runs from a cold cache. Last column: time over this "
+                "kernel's time, so above 1 this kernel is faster.")
+        if m.references:
+            note += " In brackets: computes less than this kernel does."
+        return Table(f"{m.name}: {shape}, {m.dtype}, on {self.gpu}, {self.date} ({origin})",
+                     ["what", ">ms", f">{self.unit}", ">of the floor", ">time ratio"], rows, note)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def bench(name: str, here: Any, *, kernel: Callable[[], Any],
+              baselines: dict[str, Callable[[], Any]],
+              references: dict[str, Callable[[], Any]] | None = None,
+              shape: dict[str, int], dtype: str, moved: float, flops: float = 0,
+              error: float | None = None, schedule: dict[str, Any] | None = None) -> Result:
+    """Times `kernel` beside its baselines on the GPU of this run; without one, shows the
+    recorded measurement called `name`.
+
+    here: the result of `lab.here`. kernel, baselines, references: calls without arguments that
+    launch work on the current stream; a baseline computes the same whole function, a reference
+    less. shape: axis -> size. moved: bytes read once plus written once. flops: operations.
+    error: relative Frobenius error of the output that is timed. schedule: what was chosen.
+    Raises LabError if there is no GPU and nothing is recorded under `name`.
+    """
+    if here.device != "gpu":
+        recording = recorded()
+        found = recording.find(name)
+        if not found:
+            raise LabError(f"No GPU in this run, and nothing recorded as {name!r} on the "
+                           f"{recording.gpu}; run this lesson on a GPU to measure it.")
+        return Result(found[0], recording.gpu, recording.date, measured_now=False)
+    import torch
+
+    from labkit.roofline import measured
+
+    references = references or {}
+    times = time_each({"this kernel": kernel, **baselines, **references})
+    m = Measurement(name=name, shape=dict(shape), dtype=dtype,
+                    kernel_ms=times["this kernel"].median, spread_ms=times["this kernel"].spread,
+                    floor_ms=measured().ms(moved, flops, dtype), error=error,
+                    schedule=schedule or {},
+                    baselines={key: times[key].median for key in baselines},
+                    references={key: times[key].median for key in references},
+                    moved=moved, flops=flops)
+    append(m)
+    return Result(m, torch.cuda.get_device_name(), str(datetime.date.today()), measured_now=True)

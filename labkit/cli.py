@@ -1,0 +1,114 @@
+"""The command `labkit`: doctor, lessons and run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from labkit import __version__
+from labkit.errors import LabError
+
+_OK, _FAILED, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns 0, 1 (something failed), 2 (bad input) or 130 (interrupted)."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.command is None:
+        parser.print_help()
+        return _BAD_INPUT
+    try:
+        return options.command(options)
+    except LabError as error:
+        print(f"labkit: {error}", file=sys.stderr)
+        return _BAD_INPUT
+    except KeyboardInterrupt:
+        print("labkit: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="labkit", description="Lessons on GPU kernels: check this machine, run the lessons.")
+    parser.add_argument("--version", action="version", version=f"labkit {__version__}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(metavar="COMMAND")
+
+    doctor = commands.add_parser("doctor", help="what this machine can do, and what is missing")
+    doctor.add_argument("--json", action="store_true", help="print the report as JSON")
+    doctor.set_defaults(command=_doctor)
+
+    listing = commands.add_parser("lessons", help="list the lessons")
+    listing.set_defaults(command=_lessons)
+
+    run = commands.add_parser(
+        "run", help="run lessons and report",
+        description="Runs each lesson in a kernel of its own and writes report.json, report.html "
+                    "and the executed copies. Exit code: 0 none failed, 1 one failed, 2 bad input, "
+                    "130 interrupted.")
+    run.add_argument("lesson", nargs="*", metavar="LESSON",
+                     help="number, file name or name, as in 2, 02_gemm or gemm; none: all")
+    run.add_argument("--device", choices=("cpu", "gpu", "auto"), default="auto",
+                     help="where the kernels run (default: auto, the GPU if there is one)")
+    run.add_argument("--gpu", default="", metavar="NAME", help="the GPU to compile for, as in H100")
+    run.add_argument("--quick", action="store_true", help="small sizes")
+    run.add_argument("--out", metavar="DIR", help="folder for the report (default: runs/<time>)")
+    run.add_argument("--timeout", type=_seconds, default=900.0, metavar="SECONDS",
+                     help="limit for one lesson (default: 900)")
+    run.set_defaults(command=_run)
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from labkit.environment import doctor
+
+    report = doctor()
+    print(json.dumps(report.as_dict(), indent=2) if options.json else report)
+    return _OK if report.ok else _FAILED
+
+
+def _lessons(options: argparse.Namespace) -> int:
+    from labkit.lessons import all_lessons
+
+    for lesson in all_lessons():
+        try:
+            matter: dict[str, Any] = lesson.front_matter
+        except LabError as error:
+            print(f"{lesson.number}  {lesson.stem[3:]}: {error}")
+            continue
+        need = f"GPU {matter['gpu']}" + (f", sm_{matter['min_sm']}" if matter["min_sm"] else "")
+        print(f"{lesson.number}  {matter['title']:<32} {matter['minutes']:>4} min  {need}")
+    return _OK
+
+
+def _run(options: argparse.Namespace) -> int:
+    from labkit import runner
+
+    before = signal.signal(signal.SIGTERM, _interrupt)  # a cancelled CI job still gets its report
+    try:
+        report = runner.run(options.lesson, device=options.device, gpu=options.gpu,
+                            quick=options.quick, out=options.out, timeout=options.timeout)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    print(f"\n{report.table()}")
+    return report.exit_code
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

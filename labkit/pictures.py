@@ -1,0 +1,256 @@
+"""Pictures of tiles, blocks and pipelines, as SVG that is the same on every run.
+
+Each function returns a `Picture`: it shows itself in a notebook, and its `text` says the same in
+words, for readers who do not see it. Colours are from Okabe and Ito's colour-blind palette.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from labkit.errors import BadArgument
+
+BLUE, ORANGE, GREEN, SKY, PINK, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#8A8F98")
+_INK, _LINE, _EMPTY = "#1f2430", "#c9ced6", "#f3f5f8"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG drawing with its description in words."""
+
+    svg: str
+    text: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class _Canvas:
+    def __init__(self, width: float, height: float) -> None:
+        self.width, self.height, self.parts = width, height, []
+
+    def box(self, x: float, y: float, w: float, h: float, fill: str = _EMPTY, line: str = _LINE,
+            opacity: float = 1, dash: str = "") -> None:
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" fill="{fill}" '
+                          f'fill-opacity="{opacity:g}" stroke="{line}"{dashed}/>')
+
+    def label(self, x: float, y: float, text: str, size: float = 12, anchor: str = "middle",
+              colour: str = _INK, weight: str = "normal") -> None:
+        self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}" '
+                          f'text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>')
+
+    def done(self, text: str) -> Picture:
+        head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:g}" '
+                f'height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
+                f'font-family="DejaVu Sans, Verdana, sans-serif"><title>{escape(text)}</title>'
+                f'<rect width="100%" height="100%" rx="6" fill="#ffffff"/>')
+        return Picture(head + "".join(self.parts) + "</svg>", text)
+
+
+def vector_blocks(N: int, block: int) -> Picture:
+    """A vector of N elements cut into blocks of `block`, with the ragged tail of the last one."""
+    _positive(N=N, block=block)
+    blocks = -(-N // block)
+    tail = N - (blocks - 1) * block
+    shown = list(range(blocks)) if blocks <= 6 else [0, 1, 2, None, blocks - 2, blocks - 1]
+    width, gap, left, top = 100, 8, 20, 46
+    canvas = _Canvas(left * 2 + len(shown) * (width + gap) - gap, 132)
+    canvas.label(left, 24, f"{N:,} elements, {block:,} a block: {blocks:,} blocks", 13, "start",
+                 weight="bold")
+    for place, index in enumerate(shown):
+        x = left + place * (width + gap)
+        if index is None:
+            canvas.label(x + width / 2, top + 26, "…", 20)
+            continue
+        inside = width * (tail / block if index == blocks - 1 else 1)
+        canvas.box(x, top, width, 40, dash="4 3" if inside < width else "")
+        canvas.box(x, top, inside, 40, BLUE, BLUE, 0.85)
+        canvas.label(x + width / 2, top + 58, f"bx = {index}")
+        canvas.label(x + width / 2, top + 74, f"from {index * block:,}", 10, colour=GREY)
+    if tail < block:
+        canvas.label(left + len(shown) * (width + gap) - gap - 2, top - 6,
+                     f"{block - tail:,} past the end: guarded", 10, "end", ORANGE, "bold")
+    return canvas.done(f"{N:,} elements in {blocks:,} blocks of {block:,}; the last block has "
+                       f"{tail:,} elements, so {block - tail:,} of its positions are guarded.")
+
+
+def gemm_tiles(M: int, N: int, K: int, block_M: int, block_N: int, block_K: int, *,
+               by: int = 0, bx: int = 0, k: int = 0) -> Picture:
+    """What block (by, bx) of a GEMM reads at step k: one tile of A, one of B, for one tile of C."""
+    _positive(M=M, N=N, K=K, block_M=block_M, block_N=block_N, block_K=block_K)
+    rows, columns, steps = (-(-size // tile) for size, tile in
+                            ((M, block_M), (N, block_N), (K, block_K)))
+    for name, value, count in (("by", by, rows), ("bx", bx, columns), ("k", k, steps)):
+        if not 0 <= value < count:
+            raise BadArgument(f"{name} is {value}, but there are {count} of them; give 0 to "
+                              f"{count - 1}.")
+    longest = max(M, N, K)
+    scale, pad, gap, top = 190 / longest, 24, 34, 44
+    m, n, depth = M * scale, N * scale, K * scale
+    canvas = _Canvas(pad * 2 + depth + gap + n + 210, top + depth + gap + m + pad)
+    ax, ay = pad, top + depth + gap
+    bx0, by0 = pad + depth + gap, top
+
+    def matrix(x: float, y: float, h: int, w: int, tile_h: int, tile_w: int, title: str,
+               paint: Callable[[int, int], tuple[str, float]]) -> None:
+        canvas.label(x + w * scale / 2, y - 8, title, 12, weight="bold")
+        for r in range(-(-h // tile_h)):
+            for c in range(-(-w // tile_w)):
+                fill, opacity = paint(r, c)
+                canvas.box(x + c * tile_w * scale, y + r * tile_h * scale,
+                           min(tile_w, w - c * tile_w) * scale,
+                           min(tile_h, h - r * tile_h) * scale, fill, _LINE, opacity)
+
+    def of_a(r: int, c: int) -> tuple[str, float]:
+        return (_EMPTY, 1.0) if r != by else (BLUE, 0.95 if c == k else 0.25)
+
+    def of_b(r: int, c: int) -> tuple[str, float]:
+        return (_EMPTY, 1.0) if c != bx else (ORANGE, 0.95 if r == k else 0.25)
+
+    def of_c(r: int, c: int) -> tuple[str, float]:
+        return (GREEN, 0.9) if (r, c) == (by, bx) else (_EMPTY, 1.0)
+
+    matrix(bx0, by0, K, N, block_K, block_N, f"B  {K} x {N}", of_b)
+    matrix(ax, ay, M, K, block_M, block_K, f"A  {M} x {K}", of_a)
+    matrix(bx0, ay, M, N, block_M, block_N, f"C  {M} x {N}", of_c)
+    x = bx0 + n + 22
+    for line, (text, colour) in enumerate([
+            (f"block (by={by}, bx={bx}) at k = {k} of {steps}", _INK),
+            (f"A tile {block_M} x {block_K}", BLUE), (f"B tile {block_K} x {block_N}", ORANGE),
+            (f"C tile {block_M} x {block_N}, kept in", GREEN), ("registers for all steps", GREEN),
+            (f"grid: {columns} x {rows} blocks", _INK)]):
+        canvas.label(x, by0 + 12 + line * 19, text, 11, "start", colour,
+                     "bold" if line == 0 else "normal")
+    return canvas.done(
+        f"Block (by={by}, bx={bx}) computes one {block_M} x {block_N} tile of C. At step {k} of "
+        f"{steps} it reads the {block_M} x {block_K} tile of A in tile row {by} and the "
+        f"{block_K} x {block_N} tile of B in tile column {bx}. The grid has {columns} x {rows} "
+        "blocks.")
+
+
+def block_order(rows: int, columns: int, at_once: int, panel: int = 0) -> Picture:
+    """Which tiles of C are computed together when `at_once` blocks fit on the GPU.
+
+    rows, columns: tiles of C. panel: 0 for the plain order, else the panel of `T.use_swizzle`,
+    which walks `panel` tile rows down before it moves to the next column, and turns at the ends.
+    The text counts the tile rows of A and tile columns of B that the first wave reads.
+    """
+    _positive(rows=rows, columns=columns, at_once=at_once)
+    order = launch_order(rows, columns, panel)
+    wave = order[:at_once]
+    a_rows, b_columns = len({r for r, _ in wave}), len({c for _, c in wave})
+    cell = min(26, 420 / max(columns, 1))
+    pad, top = 46, 52
+    canvas = _Canvas(pad * 2 + columns * cell + 150, top + rows * cell + 16)
+    title = f"swizzle, panel {panel}" if panel else "plain order"
+    canvas.label(pad, 22, f"{title}: the first {len(wave)} blocks", 13, "start", weight="bold")
+    turn = {place: number for number, place in enumerate(order)}
+    for r in range(rows):
+        for c in range(columns):
+            first = turn[r, c] < at_once
+            canvas.box(pad + c * cell, top + r * cell, cell, cell, GREEN if first else _EMPTY,
+                       "#ffffff" if first else _LINE, 0.85 if first else 1)
+            if cell >= 22:
+                canvas.label(pad + (c + 0.5) * cell, top + (r + 0.65) * cell, str(turn[r, c]), 9,
+                             colour="#ffffff" if first else GREY)
+    for r in {r for r, _ in wave}:
+        canvas.box(pad - 16, top + r * cell + 1, 10, cell - 2, BLUE, BLUE)
+    for c in {c for _, c in wave}:
+        canvas.box(pad + c * cell + 1, top - 16, cell - 2, 10, ORANGE, ORANGE)
+    x = pad + columns * cell + 18
+    canvas.label(x, top + 12, f"rows of A: {a_rows}", 11, "start", BLUE, "bold")
+    canvas.label(x, top + 30, f"columns of B: {b_columns}", 11, "start", ORANGE, "bold")
+    canvas.label(x, top + 48, f"together: {a_rows + b_columns}", 11, "start", weight="bold")
+    return canvas.done(f"{title}: the first {len(wave)} blocks read {a_rows} tile rows of A and "
+                       f"{b_columns} tile columns of B, {a_rows + b_columns} together.")
+
+
+def launch_order(rows: int, columns: int, panel: int = 0) -> list[tuple[int, int]]:
+    """The (tile row, tile column) of each block in launch order.
+
+    blockIdx.x counts columns of C and runs fastest. With a panel, TileLang's
+    `rasterization2DRow<panel>` takes `panel` rows together, column by column, and walks every
+    second panel backwards (tl_templates/cuda/threadblock_swizzle.h).
+    """
+    if not panel:
+        return [divmod(i, columns) for i in range(rows * columns)]
+    order = []
+    for index, start in enumerate(range(0, rows, panel)):
+        height = min(panel, rows - start)
+        for i in range(height * columns):
+            column, row = divmod(i, height)
+            order.append((start + row, columns - 1 - column if index % 2 else column))
+    return order
+
+
+def pipeline(num_stages: int, steps: int = 6, copy: int = 6, compute: int = 3) -> Picture:
+    """When tile k is copied and when it is used, with `num_stages` buffers in shared memory.
+
+    A copy takes `copy` units of time from its start to its arrival, and several can be on their
+    way; the matrix product of a tile takes `compute` units. A copy needs a free buffer, so the
+    number of buffers is the number of copies that can run ahead.
+    """
+    _positive(num_stages=num_stages, steps=steps, copy=copy, compute=compute)
+    copies, products = pipeline_times(num_stages, steps, copy, compute)
+    end = products[-1][1]
+    unit, left, top, high = min(22.0, 620 / (steps * (copy + compute))), 96, 36, 22
+    canvas = _Canvas(left + steps * (copy + compute) * unit + 24,
+                     top + (num_stages + 1) * (high + 6) + 10)
+    idle = end - steps * compute
+    name = "1 stage" if num_stages == 1 else f"{num_stages} stages"
+    canvas.label(20, 22, f"{name}: {end} units of time, tensor cores wait for {idle}", 13, "start",
+                 weight="bold")
+    lanes = [(f"buffer {stage}", copies[stage::num_stages], range(stage, steps, num_stages), SKY)
+             for stage in range(num_stages)]
+    lanes.append(("tensor cores", products, range(steps), GREEN))
+    for row, (title, spans, tiles, colour) in enumerate(lanes):
+        y = top + row * (high + 6)
+        canvas.label(left - 8, y + 15, title, 11, "end")
+        canvas.box(left, y, end * unit, high)
+        for k, (start, stop) in zip(tiles, spans, strict=True):
+            canvas.box(left + start * unit, y, (stop - start) * unit, high, colour, "#ffffff", 0.9)
+            canvas.label(left + (start + stop) / 2 * unit, y + 15,
+                         f"copy {k}" if colour == SKY else str(k), 10)
+    return canvas.done(f"{name}: {steps} tiles take {end} units of time; the tensor cores wait "
+                       f"for {idle} of them.")
+
+
+def pipeline_times(num_stages: int, steps: int, copy: int, compute: int
+                   ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """(start, end) of each copy and of each product. A copy starts when its buffer is free and
+    one unit after the copy before it; a product when its tile has arrived and the tensor cores
+    are free."""
+    copies: list[tuple[int, int]] = []
+    products: list[tuple[int, int]] = []
+    for k in range(steps):
+        free = products[k - num_stages][1] if k >= num_stages else 0
+        start = max(copies[-1][0] + 1 if copies else 0, free)
+        copies.append((start, start + copy))
+        begin = max(copies[k][1], products[-1][1] if products else 0)
+        products.append((begin, begin + compute))
+    return copies, products
+
+
+def stack(pictures: Sequence[Picture]) -> Picture:
+    """Pictures one below the other, as one."""
+    sizes = [tuple(float(p.svg.split(f'{side}="', 1)[1].split('"', 1)[0])
+                   for side in ("width", "height")) for p in pictures]
+    canvas = _Canvas(max(w for w, _ in sizes), sum(h for _, h in sizes) + 8 * (len(sizes) - 1))
+    y = 0.0
+    for picture, (_, height) in zip(pictures, sizes, strict=True):
+        canvas.parts.append(f'<g transform="translate(0 {y:g})">{picture.svg}</g>')
+        y += height + 8
+    return canvas.done("\n".join(p.text for p in pictures))
+
+
+def _positive(**values: int) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or value < 1:
+            raise BadArgument(f"{name} is {value!r}; give a whole number of at least 1.")

@@ -1,0 +1,241 @@
+"""What a run of the lessons found: one result a lesson, as JSON, as a page and as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from labkit.errors import LabError
+
+STATUSES = ("passed", "failed", "timed_out", "crashed", "skipped")
+_BAD = {"failed", "timed_out", "crashed"}
+
+
+@dataclass
+class Result:
+    """What became of one lesson."""
+
+    lesson: str                          # the file's stem, as in 02_gemm
+    status: str = "passed"               # one of STATUSES
+    seconds: float = 0.0
+    device: str = "cpu"                  # what the lesson ran on: "gpu" or "cpu"
+    title: str = ""
+    error: dict[str, Any] | None = None  # cell (from 0, or None), cell_id, name, message
+    reason: str | None = None            # of a skip
+    notebook: str | None = None          # the executed copy, relative to the report
+
+    def as_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @property
+    def note(self) -> str:
+        """One line: the reason of a skip, or the cell, name and message of a failure."""
+        if not self.error:
+            return self.reason or ""
+        message = (self.error["message"].strip().splitlines() or [""])[0]
+        where = "" if self.error["cell"] is None else f"cell {self.error['cell']}: "
+        return f"{where}{self.error['name']}: {message}"
+
+    @property
+    def line(self) -> str:
+        note = f"  {self.note}" if self.note else ""
+        return (f"{self.lesson:<24} {label(self.status):<9} {self.seconds:>7.1f} s  "
+                f"{self.device}{note}")
+
+
+@dataclass
+class RunReport:
+    """All results of one run; `folder` holds report.json, report.html and the executed copies."""
+
+    folder: Path
+    started: str
+    device: str
+    gpu: str
+    quick: bool
+    labkit: str
+    versions: dict[str, str]
+    lessons: list[Result] = field(default_factory=list)
+    finished: str | None = None
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0: none failed; 1: a lesson failed, timed out or crashed; 130: interrupted."""
+        if self.interrupted:
+            return 130
+        return int(any(result.status in _BAD for result in self.lessons))
+
+    @property
+    def summary(self) -> str:
+        """As in "3 passed, 1 failed"."""
+        count = Counter(result.status for result in self.lessons)
+        return ", ".join(f"{count[s]} {label(s)}" for s in STATUSES if count[s]) or "nothing ran"
+
+    def as_dict(self) -> dict[str, Any]:
+        keys = ("started", "finished", "device", "gpu", "quick", "labkit", "versions")
+        return {**{key: getattr(self, key) for key in keys},
+                "lessons": [result.as_dict() for result in self.lessons]}
+
+    def write(self) -> None:
+        """Writes report.json and report.html, each whole or not at all."""
+        try:
+            _replace(self.folder / "report.json", json.dumps(self.as_dict(), indent=1) + "\n")
+            _replace(self.folder / "report.html", page(self))
+        except OSError as error:
+            raise LabError(f"The report cannot be written to {self.folder} "
+                           f"({error.strerror}); free the folder and run again.") from error
+
+    def table(self, width: int = 120) -> str:
+        """The results as plain text, notes cut to `width` columns."""
+        lines = [result.line for result in self.lessons]
+        lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
+        return "\n".join([*lines, "", f"{self.summary}; report: {self.folder / 'report.html'}"])
+
+
+def label(status: str) -> str:
+    """`status` as it is shown."""
+    return status.replace("_", " ")
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8", errors="replace")
+    os.replace(temporary, path)
+
+
+def page(report: RunReport) -> str:
+    """The report as one HTML file without scripts or outside resources."""
+    count = Counter(result.status for result in report.lessons)
+    tiles = "".join(f'<li class="{s}"><b>{count[s]}</b> {label(s)}</li>'
+                    for s in STATUSES if count[s])
+    longest = max([result.seconds for result in report.lessons] or [0]) or 1
+    rows = "\n".join(_row(result, longest) for result in report.lessons)
+    total = sum(result.seconds for result in report.lessons)
+    state = f"finished {report.finished}" if report.finished else "still running"
+    if report.interrupted:
+        state += ", interrupted"
+    facts = {"started": report.started, "state": state, "time": _duration(total),
+             "device": report.device, "compiled for": report.gpu or "the default GPU",
+             "sizes": "quick" if report.quick else "full"}
+    versions = {"labkit": report.labkit, **report.versions}
+    return _PAGE.format(css=_CSS, tiles=tiles, rows=rows, facts=_terms(facts),
+                        versions=_terms(versions), summary=escape(report.summary))
+
+
+def _row(result: Result, longest: float) -> str:
+    name = f"<b>{escape(result.lesson)}</b>"
+    if result.notebook:
+        name = f'<a href="{escape(quote(result.notebook))}">{name}</a>'
+    if result.title:
+        name += f"<small>{escape(result.title)}</small>"
+    ran = result.seconds > 0
+    seconds = f"{result.seconds:.1f}" if ran else "–"
+    bar = f'<i style="width:{100 * result.seconds / longest:.1f}%"></i>' if ran else ""
+    return (f'<tr class="{result.status}"><th scope="row">{name}</th>'
+            f'<td><span class="pill">{label(result.status)}</span></td>'
+            f'<td class="seconds">{seconds}<span class="bar">{bar}</span></td>'
+            f"<td>{escape(result.device)}</td><td>{_note(result)}</td></tr>")
+
+
+def _note(result: Result) -> str:
+    if not result.error:
+        return escape(result.reason or "")
+    cell = result.error["cell"]
+    where = "" if cell is None else f'<span class="cell">cell {cell}</span> '
+    return (f"{where}<b>{escape(result.error['name'])}</b>"
+            f"<pre>{escape(result.error['message'])}</pre>")
+
+
+def _terms(facts: dict[str, str]) -> str:
+    return "".join(f"<div><dt>{escape(str(term))}</dt><dd>{escape(str(fact))}</dd></div>"
+                   for term, fact in facts.items())
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>labkit run: {summary}</title>
+<style>{css}</style>
+</head>
+<body>
+<main>
+<header><h1>Lessons run</h1><ul class="tiles">{tiles}</ul></header>
+<dl class="facts">{facts}</dl>
+<div class="scroll">
+<table>
+<thead><tr><th scope="col">Lesson</th><th scope="col">Status</th><th scope="col">Seconds</th>
+<th scope="col">Device</th><th scope="col">Error or reason</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+</div>
+<details><summary>Versions</summary><dl class="facts">{versions}</dl></details>
+</main>
+</body>
+</html>
+"""
+
+_CSS = """
+:root { --page: #f6f7f9; --card: #fff; --ink: #1b1f27; --soft: #5b6472; --line: #e1e5ea;
+  --link: #0b5cad; --passed: #1a7f4b; --failed: #c4314b; --timed: #a15c00; --crashed: #8a3ab9;
+  --skipped: #5b6472; }
+@media (prefers-color-scheme: dark) { :root { --page: #12151b; --card: #1a1e26; --ink: #e6e9ee;
+  --soft: #9aa4b2; --line: #2c323d; --link: #79b8ff; --passed: #4fd08a; --failed: #ff8095;
+  --timed: #f0b35a; --crashed: #cf9bff; --skipped: #9aa4b2; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 56px; }
+header { display: flex; flex-wrap: wrap; align-items: center; gap: 12px 24px; }
+h1 { font-size: 26px; margin: 0; letter-spacing: -.01em; }
+.tiles { display: flex; flex-wrap: wrap; gap: 8px; margin: 0; padding: 0; list-style: none; }
+.passed { --tone: var(--passed); } .failed { --tone: var(--failed); }
+.timed_out { --tone: var(--timed); } .crashed { --tone: var(--crashed); }
+.skipped { --tone: var(--skipped); }
+.tiles li, .pill { color: var(--tone); white-space: nowrap; border-radius: 99px;
+  background: color-mix(in srgb, var(--tone) 13%, transparent); }
+.tiles li { padding: 4px 14px; }
+.pill { padding: 2px 11px; font-size: 13px; font-weight: 600; }
+.facts { display: flex; flex-wrap: wrap; gap: 10px 32px; margin: 20px 0; }
+dt { color: var(--soft); font-size: 12.5px; }
+dd { margin: 0; }
+.scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
+  border-radius: 12px; }
+table { width: 100%; border-collapse: collapse; }
+th, td { text-align: left; vertical-align: top; padding: 11px 16px; font-weight: 400; }
+thead th { color: var(--soft); font-size: 12.5px; padding: 9px 16px; }
+tbody tr { border-top: 1px solid var(--line); }
+tbody th { white-space: nowrap; box-shadow: inset 3px 0 var(--tone); }
+tbody th b { font-weight: 600; }
+th small { display: block; color: var(--soft); font-size: 13px; }
+th:nth-child(3), .seconds { text-align: right; }
+.seconds { min-width: 96px; font-variant-numeric: tabular-nums; }
+.bar { display: block; height: 3px; margin-top: 5px; border-radius: 2px; background: var(--line); }
+.bar i { display: block; height: 3px; min-width: 2px; margin-left: auto; border-radius: 2px;
+  background: var(--tone); }
+td:last-child { width: 46%; min-width: 260px; }
+.skipped td:last-child { color: var(--soft); }
+pre { margin: 4px 0 0; font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, monospace;
+  white-space: pre-wrap; overflow-wrap: anywhere; max-height: 14em; overflow-y: auto; }
+.cell { color: var(--soft); margin-right: 6px; }
+a { color: var(--link); text-decoration: none; }
+a:hover, a:focus { text-decoration: underline; }
+details { margin-top: 20px; }
+summary { cursor: pointer; color: var(--soft); }
+@media print { .scroll { border: 0; } pre { max-height: none; } }
+"""

@@ -1,0 +1,89 @@
+"""Floors: no kernel moves its bytes faster than memory, or computes faster than the tensor cores.
+
+    time >= max(bytes / copy bandwidth, operations / tensor-core rate)
+
+S. Williams, A. Waterman, D. Patterson, Roofline, CACM 52(4), 2009. Bytes count each input read
+once and each output written once. Both ceilings are measured on the GPU that is there, in the
+same process as the kernel that is compared with them.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.errors import NeedsGPU
+from labkit.table import Table
+
+_COPY_BYTES = 1 << 30
+_MATRIX = 8192
+
+
+@dataclass(frozen=True)
+class Floors:
+    """copy_gb_s: bytes read plus written per second of a 1 GiB device copy, in 1e9.
+    tensor_tflops: dtype -> 1e12 operations per second of torch.matmul, 8192 x 8192 x 8192, on
+    random data. origin: where the figures come from."""
+
+    gpu: str
+    origin: str
+    copy_gb_s: float
+    tensor_tflops: dict[str, float] = field(default_factory=dict)
+
+    def ms(self, moved: float = 0, flops: float = 0, dtype: str = "float16") -> float:
+        """The floor in milliseconds for `moved` bytes and `flops` operations."""
+        memory = moved / self.copy_gb_s / 1e6
+        rate = self.tensor_tflops.get(dtype)
+        return max(memory, flops / rate / 1e9 if rate and flops else 0.0)
+
+    def table(self) -> Table:
+        rows = [["memory: copy of 1 GiB", f"{self.copy_gb_s:,.0f} GB/s"]]
+        rows += [[f"tensor cores: matmul {_MATRIX}³, {dtype}", f"{rate:,.0f} TFLOP/s"]
+                 for dtype, rate in self.tensor_tflops.items()]
+        return Table(f"Floors of the {self.gpu} ({self.origin})", ["what", ">rate"], rows)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def floors(here: Any) -> Floors:
+    """The floors to compare with: measured on the GPU of this run, else those recorded with
+    the kit's measurements (`here` is the result of `lab.here`)."""
+    if here.device == "gpu":
+        return measured()
+    from labkit.results import recorded
+
+    recording = recorded()
+    return Floors(gpu=recording.gpu, origin=f"recorded on {recording.date}; none measured here",
+                  **{key: recording.floors[key] for key in ("copy_gb_s", "tensor_tflops")})
+
+
+@functools.cache
+def measured() -> Floors:
+    """Measures this GPU's floors, once a process. Raises NeedsGPU."""
+    import torch
+
+    from labkit.benchmark import time_each
+
+    if not torch.cuda.is_available():
+        raise NeedsGPU("Floors are measured on a CUDA GPU, and torch sees none here.")
+    source = torch.randn(_COPY_BYTES // 4, device="cuda")
+    target = torch.empty_like(source)
+    copy = time_each({"copy": lambda: target.copy_(source)}, milliseconds=100)["copy"].median
+    del source, target
+    dtypes = ["float16"]
+    if torch.cuda.get_device_capability() >= (8, 0):
+        dtypes.append("bfloat16")
+    rates = {}
+    for dtype in dtypes:
+        a, b = (torch.randn(_MATRIX, _MATRIX, device="cuda").to(getattr(torch, dtype))
+                for _ in range(2))
+        out = torch.empty_like(a)
+        once = time_each({"mm": functools.partial(torch.mm, a, b, out=out)}, milliseconds=200)
+        rates[dtype] = 2 * _MATRIX**3 / once["mm"].median / 1e9
+    return Floors(torch.cuda.get_device_name(), "measured in this run",
+                  2 * _COPY_BYTES / copy / 1e6, rates)
