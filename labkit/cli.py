@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -106,7 +107,7 @@ def _run(options: argparse.Namespace) -> int:
                             quick=options.quick, out=options.out, timeout=options.timeout)
     finally:
         signal.signal(signal.SIGTERM, before)
-    print(f"\n{report.table()}")
+    print(f"\n{report.table(shutil.get_terminal_size((120, 24)).columns)}")
     return report.exit_code
 
 

@@ -46,7 +46,7 @@ class Report:
         """The report as plain JSON types: ok, verdict, items."""
         return {"ok": self.ok, "verdict": self.verdict, "items": [asdict(i) for i in self.items]}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         width = max(len(item.name) for item in self.items)
         lines = []
         for item in self.items:
@@ -69,7 +69,7 @@ class Report:
             if item.remedy:
                 found += f"<br><code style='{plain}'>{escape(item.remedy)}</code>"
             rows.append(f"<tr style='{plain};border-top:1px solid rgba(128,128,128,.35)'>"
-                        f"<td style='{cell}'>{escape(item.name)}</td>"
+                        f"<td style='{cell};white-space:nowrap'>{escape(item.name)}</td>"
                         f"<td style='{cell};{weight};white-space:nowrap'>{item.status}</td>"
                         f"<td style='{cell}'>{found}</td>"
                         f"<td style='{cell};opacity:.65'>{escape(item.needed)}</td></tr>")

@@ -122,7 +122,7 @@ class Gpu:
         return Table(f"{self.product} ({self.arch})", ["figure", ">value", "source"], rows,
                      "\n".join(f"[{i}] {note}." for i, note in enumerate(notes, 1)))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return repr(self.table())
 
     def _repr_html_(self) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,12 @@ DEVICES = ("auto", "gpu", "cpu")
 
 
 def resolve_device(device: str) -> str:
-    """ "gpu" or "cpu" for what the learner asked. Raises BadArgument or NeedsGPU."""
+    """ "gpu" or "cpu" for what the learner asked; `$LABKIT_DEVICE` decides for "auto".
+
+    Raises BadArgument or NeedsGPU.
+    """
+    if device == "auto":
+        device = os.environ.get("LABKIT_DEVICE", "auto")
     if device not in DEVICES:
         raise BadArgument(f"device is {device!r}; it takes 'auto', 'gpu' or 'cpu'.")
     if device == "cpu":

@@ -42,10 +42,10 @@ class Outcome:
             return f"no answer within {self.limit:g} s"
         if self.code < 0:
             return f"the process died of {signal.Signals(-self.code).name}"
+        if "Traceback" in self.errors:
+            return self.errors.strip().splitlines()[-1][:200]
         lines = [line.strip() for line in (self.errors + "\n" + self.output).splitlines()]
         lines = [line for line in lines if line] or [f"exit status {self.code}"]
-        if any(line.startswith("Traceback") for line in lines):
-            return lines[-1][:200]
         telling = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
         return (telling or lines)[0][:200]
 

@@ -117,10 +117,10 @@ def page(report: RunReport) -> str:
     longest = max([result.seconds for result in report.lessons] or [0]) or 1
     rows = "\n".join(_row(result, longest) for result in report.lessons)
     total = sum(result.seconds for result in report.lessons)
-    state = f"finished {report.finished}" if report.finished else "still running"
+    state = _when(report.finished) if report.finished else "still running"
     if report.interrupted:
         state += ", interrupted"
-    facts = {"started": report.started, "state": state, "time": _duration(total),
+    facts = {"started": _when(report.started), "finished": state, "time": _duration(total),
              "device": report.device, "compiled for": report.gpu or "the default GPU",
              "sizes": "quick" if report.quick else "full"}
     versions = {"labkit": report.labkit, **report.versions}
@@ -136,10 +136,11 @@ def _row(result: Result, longest: float) -> str:
         name += f"<small>{escape(result.title)}</small>"
     ran = result.seconds > 0
     seconds = f"{result.seconds:.1f}" if ran else "–"
-    bar = f'<i style="width:{100 * result.seconds / longest:.1f}%"></i>' if ran else ""
+    share = 100 * result.seconds / longest
+    bar = f'<span class="bar"><i style="width:{share:.1f}%"></i></span>' if ran else ""
     return (f'<tr class="{result.status}"><th scope="row">{name}</th>'
             f'<td><span class="pill">{label(result.status)}</span></td>'
-            f'<td class="seconds">{seconds}<span class="bar">{bar}</span></td>'
+            f'<td class="seconds">{seconds}{bar}</td>'
             f"<td>{escape(result.device)}</td><td>{_note(result)}</td></tr>")
 
 
@@ -153,8 +154,12 @@ def _note(result: Result) -> str:
 
 
 def _terms(facts: dict[str, str]) -> str:
-    return "".join(f"<div><dt>{escape(str(term))}</dt><dd>{escape(str(fact))}</dd></div>"
+    return "".join(f"<div><dt>{escape(str(term))}</dt><dd>{escape(str(fact)) or '–'}</dd></div>"
                    for term, fact in facts.items())
+
+
+def _when(iso: str) -> str:
+    return iso[:19].replace("T", " ")
 
 
 def _duration(seconds: float) -> str:
@@ -231,11 +236,15 @@ th:nth-child(3), .seconds { text-align: right; }
 td:last-child { width: 46%; min-width: 260px; }
 .skipped td:last-child { color: var(--soft); }
 pre { margin: 4px 0 0; font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, monospace;
-  white-space: pre-wrap; overflow-wrap: anywhere; max-height: 14em; overflow-y: auto; }
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 .cell { color: var(--soft); margin-right: 6px; }
 a { color: var(--link); text-decoration: none; }
 a:hover, a:focus { text-decoration: underline; }
 details { margin-top: 20px; }
 summary { cursor: pointer; color: var(--soft); }
-@media print { .scroll { border: 0; } pre { max-height: none; } }
+@media (max-width: 760px) { thead { display: none; }
+  tbody tr { display: grid; grid-template-columns: 1fr auto auto; padding: 6px 0; }
+  tbody th, td { padding: 6px 12px; } tbody th { box-shadow: none; white-space: normal; }
+  tbody tr { box-shadow: inset 3px 0 var(--tone); } td:nth-child(4) { display: none; }
+  td:last-child { grid-column: 1 / -1; width: auto; } td:empty { display: none; } }
 """

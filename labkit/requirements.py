@@ -53,7 +53,7 @@ def text(versions: SpecifierSet) -> str:
 
 
 def status(version: str, versions: SpecifierSet) -> str:
-    """"ok", "missing", "too old", or "broken" for a version that is too new."""
+    """How a version fits: "ok", "missing", "too old", or "broken" if it is too new."""
     if not version:
         return "missing"
     if versions.contains(version, prereleases=True):

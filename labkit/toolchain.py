@@ -110,7 +110,7 @@ def nvcc_version() -> Compiler:
     if home is None:
         return Compiler()
     if not (home / "bin" / "nvcc").exists():
-        return Compiler(origin, "", "no bin/nvcc in it")
+        return Compiler(origin, "", f"no nvcc in {home / 'bin'}")
     done = run([str(home / "bin" / "nvcc"), "--version"], COMPILE_TIMEOUT)
     release = re.search(r"release (\d+\.\d+)", done.output)
     if done.code != 0 or not release:

@@ -69,16 +69,18 @@ class Comparison:
         if self.ok:
             return (f"{self.name}: correct. Relative error {_bound(self.error)}; "
                     f"{self.dtype} allows {self.allowed:.0e}.")
-        lines = [f"{self.name}: WRONG. Relative error {self.error:.1e}; {self.dtype} allows "
+        error = f"{self.error:.1e}" if math.isfinite(self.error) else "not finite"
+        lines = [f"{self.name}: WRONG. Relative error {error}; {self.dtype} allows "
                  f"{self.allowed:.0e}. Worst element {list(self.worst)}: got {self.got:.6g}, "
                  f"expected {self.wanted:.6g}. {self.wrong:,} of {self.size:,} elements are off."]
         if self.nans:
-            lines.append(f"{self.nans:,} elements are NaN: outputs start as NaN, so they were "
-                         "never written, or computed from something that was not.")
+            lines.append(f"{self.nans:,} elements are NaN. Outputs start as NaN, so these were "
+                         "never written, or were computed from something that was not.")
         if self.bad_tiles:
             rows, columns = self.grid
+            size = " x ".join(str(n) for n in self.tile[self.tile[0] == 1 and rows == 1:])
             lines.append(f"Errors lie in {len(self.bad_tiles)} of {rows * columns} tiles of "
-                         f"{self.tile[0]} x {self.tile[1]}{self._place()}:")
+                         f"{size}{self._place()}:")
             lines.append(self.tile_map())
         return "\n".join(lines)
 
@@ -90,7 +92,7 @@ class Comparison:
         if bad_rows == {rows - 1} and rows > 1:
             return ", in the last row of tiles"
         if bad_columns == {columns - 1} and columns > 1:
-            return ", in the last column of tiles"
+            return ", in the last tile" if rows == 1 else ", in the last column of tiles"
         return ""
 
     def tile_map(self) -> str:

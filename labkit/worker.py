@@ -8,6 +8,7 @@ and the worker writes down what came of it. A hang, an `os._exit` or a dead kern
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -74,13 +75,13 @@ def execute(source: Path, copy: Path, parameters: dict[str, Any], timeout: float
                 "ProcessDied", f"The lesson's process ended with {_code(process.returncode)} "
                 "before it could report", outcome["cell"])
     cell = outcome["cell"]
-    during = f"cell {cell['cell']} was running" if cell else "no cell had started"
+    when = "" if cell else ", before any cell had started"
     if why == "timed_out":
-        return Ended(why, problem("Timeout", f"Not finished after {timeout:g} s; {during}.", cell))
+        return Ended(why, problem("Timeout", f"Not finished after {timeout:g} s{when}.", cell))
     if why == "interrupted":
-        return Ended("failed", problem("KeyboardInterrupt", f"Interrupted; {during}.", cell), True)
+        return Ended("failed", problem("KeyboardInterrupt", f"Interrupted{when}.", cell), True)
     if outcome["status"] == "crashed":
-        outcome["error"]["message"] += f"; {during}." + ("" if cell else last_words)
+        outcome["error"]["message"] += f"{when}." + ("" if cell else last_words)
     return Ended(outcome["status"], outcome["error"])
 
 
@@ -111,7 +112,7 @@ def _wait(process: subprocess.Popen, family: set[psutil.Process], timeout: float
         with suppress(subprocess.TimeoutExpired):
             process.wait(min(0.5, left))
             return True
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):
             family.update(psutil.Process(process.pid).children(recursive=True))
         tick()
     return process.poll() is not None
@@ -181,6 +182,7 @@ def main(job_file: str) -> None:
     signal.alarm(int(job["timeout"] + 2 * _GRACE) + 1)  # should the runner have been killed
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")  # out of memory: the lesson goes first
+    logging.disable()  # the log is for what a kernel says that does not start
     outcome: dict[str, Any] = {"status": "passed", "error": None}
     codes: list[int] = []
     try:
@@ -198,14 +200,15 @@ def main(job_file: str) -> None:
 
 
 def _stop(*_: Any) -> None:
-    for child in psutil.Process().children():
-        child.kill()  # the kernel; a polite request would wait for the running cell
+    with suppress(psutil.Error):
+        for child in psutil.Process().children():
+            child.kill()  # the kernel; a polite request would wait for the running cell
     raise _Stopped
 
 
 def _run(source: Path, copy: Path, parameters: dict[str, Any], work: str,
          codes: list[int]) -> dict[str, Any] | None:
-    """Executes the lesson; its first error, or None. `codes` gets the exit code of a dead kernel."""
+    """Executes the lesson; its first error, or None. A dead kernel's exit code goes to `codes`."""
     import nbformat
     from jupyter_client.manager import AsyncKernelManager
     from papermill import PapermillExecutionError, execute_notebook

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -50,8 +51,10 @@ def item(machine, name) -> Item:
 
 
 @pytest.fixture(autouse=True)
-def plain_machine(monkeypatch, tmp_path):
-    """No hardware and no variables of the machine that runs the tests."""
+def plain_machine(request, monkeypatch, tmp_path):
+    """No hardware and no variables of the machine that runs the tests, but where it is meant."""
+    if request.node.name == "test_this_machine_is_ok":
+        return
     monkeypatch.setattr(probes, "GPU_TRACES", ())
     monkeypatch.setattr(probes, "PCI_VENDORS", str(tmp_path / "no-pci"))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CXX", "CC"):
@@ -147,7 +150,7 @@ MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
 ])
 @pytest.mark.usefixtures("card")
 def test_failing_nvidia_smi(tools, says, status, remedy):
-    tools("nvidia-smi", f"echo '{says}'; echo 'NVML library version: 550.90'; exit 9")
+    tools("nvidia-smi", f"echo {shlex.quote(says)}; echo 'NVML library version: 550.90'; exit 9")
     machine = seen(smi=probes.nvidia_smi())
     assert machine.smi.failure == says
     driver = item(machine, "driver")
@@ -344,7 +347,7 @@ def test_kernel_that_fails_takes_the_remedy_of_its_cause():
     assert item(seen(kit=failed), "kernel").remedy == verdicts._reinstall_tilelang()
     without = seen(kit=failed, cxx=toolchain.Compiler())
     assert item(without, "kernel").remedy == "sudo apt-get install g++"
-    stale = with_gpu(kit=failed, nvcc=toolchain.Compiler("CUDA_HOME", "", "no bin/nvcc in it"))
+    stale = with_gpu(kit=failed, nvcc=toolchain.Compiler("CUDA_HOME", "", "no nvcc in /gone/bin"))
     assert item(stale, "kernel").remedy == "unset CUDA_HOME"
 
 
@@ -402,7 +405,7 @@ def test_stale_cuda_variable(monkeypatch, tmp_path, variable):
     monkeypatch.setenv(variable, str(tmp_path / "gone"))
     nvcc = item(with_gpu(nvcc=toolchain.nvcc("9.0")), "nvcc")
     assert (nvcc.status, nvcc.remedy) == ("broken", f"unset {variable}")
-    assert nvcc.found == f"{variable}: no bin/nvcc in it"
+    assert nvcc.found == f"{variable}: no nvcc in {tmp_path / 'gone' / 'bin'}"
 
 
 def fake_nvcc(release, then="exit 0"):
@@ -410,8 +413,8 @@ def fake_nvcc(release, then="exit 0"):
             f"exit; fi; {then}")
 
 
-def test_old_nvcc_on_the_path(no_nvcc):
-    no_nvcc("nvcc", fake_nvcc("11.5"))
+def test_old_nvcc_on_the_path(no_nvcc, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(no_nvcc("nvcc", fake_nvcc("11.5"), tmp_path / "cuda" / "bin")))
     nvcc = item(with_gpu(nvcc=toolchain.nvcc("9.0")), "nvcc")
     assert (nvcc.status, nvcc.found) == ("too old", "11.5")
     assert nvcc.remedy.startswith(f"pip install {verdicts._pin('tilelang', '[nvcc]')} && export "

@@ -1,0 +1,65 @@
+# make setup   makes .venv and installs the kit
+# make run     runs every lesson on this machine; report in runs/<time>/
+# make lab     opens JupyterLab on the lessons
+# make test    runs the tests
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+RUN_ARGS ?=
+TEST_ARGS ?=
+
+BIN := $(VENV)/bin
+# A machine with a GPU and one without get different tested versions of torch.
+KIND := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+# The CUDA compiler comes from PyPI where no toolkit is found, so compile checks always run.
+HAVE_NVCC := $(shell { test -x "$$CUDA_HOME/bin/nvcc" || command -v nvcc || \
+                       test -x /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1 && echo yes)
+comma := ,
+EXTRAS := lab,test$(if $(HAVE_NVCC),,$(comma)nvcc)
+STAMP := $(VENV)/installed-$(KIND)-$(subst $(comma),-,$(EXTRAS))
+PYTEST := $(BIN)/python -m pytest
+NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
+         --nbval-sanitize-with=tests/sanitize.cfg
+
+.PHONY: setup run lab test test-all test-gpu notebooks lint clean
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints/$(KIND).txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit( \
+	  "labkit needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is %d.%d; " % v + \
+	  "call make with PYTHON=python3.12, for example.")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "labkit: python3 cannot make \
+	  a virtual environment; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) \
+	  --constraint constraints/$(KIND).txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+run: setup
+	$(BIN)/labkit run $(RUN_ARGS)
+
+lab: setup
+	$(BIN)/jupyter lab notebooks
+
+# Tests run on the CPU, also where there is a GPU; `make test-gpu` is for that.
+test: export LABKIT_DEVICE = cpu
+test: setup
+	$(PYTEST) $(NBVAL) -m "not gpu and not slow" $(TEST_ARGS) tests notebooks
+
+test-all: export LABKIT_DEVICE = cpu
+test-all: setup
+	$(PYTEST) $(NBVAL) -m "not gpu" $(TEST_ARGS) tests notebooks
+
+test-gpu: setup
+	$(PYTEST) -m gpu $(TEST_ARGS) tests
+
+# Runs the lessons on the CPU and stores them with their outputs, in canonical form.
+notebooks: setup
+	$(BIN)/python tests/notebook_format.py --execute
+
+lint: setup
+	$(BIN)/ruff check .
+
+clean:
+	rm -rf $(VENV) runs build dist

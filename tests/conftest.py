@@ -1,0 +1,44 @@
+"""Shared by all tests: what may be skipped, and where compiled kernels are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+# A skip is expected only for what the machine lacks by nature. Any other one fails the run,
+# so that a green run cannot hide tests that did not happen.
+EXPECTED_SKIPS = ("needs a CUDA GPU",)
+_unexpected: list[str] = []
+
+
+@pytest.fixture
+def cuda():
+    """Skips where torch sees no GPU; returns torch otherwise."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    return torch
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(expected in reason for expected in EXPECTED_SKIPS):
+            _unexpected.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _unexpected.append(f"{report.nodeid}: {report.longrepr}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if _unexpected and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _unexpected:
+        terminalreporter.section("unexpected skips: the run fails")
+        for line in _unexpected:
+            terminalreporter.line(line)
