@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import signal
 import sys
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("labkit: interrupted", file=sys.stderr)
         return _INTERRUPTED
+    except BrokenPipeError:  # the reader, as in `labkit lessons | head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -104,11 +104,11 @@ template <class T> typename std::enable_if<std::is_integral<T>::value>::type sho
 
 } // namespace labkit
 
-static inline float labkit_rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline float labkit_rcpf(float x) { return 1.0f / x; }
-static inline float labkit_sigmoidf(float x) { return 1.0f / (1.0f + expf(-x)); }
-static inline float labkit_max_nanf(float a, float b) { return a != a || a > b ? a : b; }
-static inline float labkit_min_nanf(float a, float b) { return a != a || a < b ? a : b; }
+extern "C" inline float labkit_rsqrtf(float x) { return 1.0f / sqrtf(x); }
+extern "C" inline float labkit_rcpf(float x) { return 1.0f / x; }
+extern "C" inline float labkit_sigmoidf(float x) { return 1.0f / (1.0f + expf(-x)); }
+extern "C" inline float labkit_max_nanf(float a, float b) { return a != a || a > b ? a : b; }
+extern "C" inline float labkit_min_nanf(float a, float b) { return a != a || a < b ? a : b; }
 
 // T.print
 template <class T> int debug_print_var(const char *message, T value) {

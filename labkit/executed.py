@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 _ADDED = {"injected-parameters", "papermill-error-cell-tag"}  # tags of papermill's own cells
+UNKNOWN: dict[str, Any] = {"cell": None}
 
 
 def problem(name: str, message: str, cell: dict[str, Any] | None = None) -> dict[str, Any]:
-    """An error as the report holds it; `cell` is from `_place`."""
+    """An error as the report holds it; `cell` is from `last_started`."""
     text = message.encode("utf-8", "replace").decode()
     return {"cell": None, **(cell or {}), "name": name,
             "message": text if len(text) <= 2000 else text[:1999] + "…"}
@@ -72,15 +73,17 @@ def _place(number: int, cell: Any) -> dict[str, Any]:
 
 
 def last_started(copy: Path) -> dict[str, Any] | None:
-    """The cell that ran last, or None if none did or the copy is too damaged or large to tell."""
+    """The cell that ran last; None if none did, `UNKNOWN` if the copy is damaged or too large."""
     import nbformat
 
     try:
         if copy.stat().st_size > 100_000_000:
-            return None
+            return UNKNOWN
         cells = _cells(nbformat.read(copy, as_version=4))
-    except Exception:  # a copy cut off while it was written raises what it likes
+    except FileNotFoundError:
         return None
+    except Exception:  # a copy cut off while it was written raises what it likes
+        return UNKNOWN
     started = [_place(number, cell) for number, cell in enumerate(cells)
                if cell.metadata.get("papermill", {}).get("start_time")]
     return started[-1] if started else None

@@ -120,7 +120,8 @@ def kernel(lesson: str, name: str) -> Any:
         filename = f"<{found.stem} kernel cell {index}>"
         source = cell.source + "\n"
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-        exec(compile(source, filename, "exec"), space)
+        # dont_inherit: this file postpones annotations, which would hide names from TileLang
+        exec(compile(source, filename, "exec", dont_inherit=True), space)
         if name in space:
             return space[name]
     defined = [key for key in space if not key.startswith("_")]

@@ -42,7 +42,8 @@ def run(names: Sequence[str] = (), *, device: str = "auto", gpu: str = "", quick
     report = RunReport(_output_folder(out, folder), _now(), used, gpu, quick, __version__,
                        _versions())
     options = {"device": used, "gpu": gpu, "quick": quick}
-    with tqdm(total=len(chosen), unit="lesson", disable=None) as bar:  # None: only on a terminal
+    # disable=None: a bar on a terminal only
+    with tqdm(total=len(chosen), unit="lesson", leave=False, disable=None) as bar:
         for lesson in chosen:
             bar.set_description(lesson.stem)
             result = Result(lesson.stem, device=used)

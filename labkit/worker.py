@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from labkit.executed import first_error, last_started, problem
+from labkit.executed import UNKNOWN, first_error, last_started, problem
 
 _GRACE = 10.0         # seconds in which a stopped lesson saves its copy
 _MARK = "LABKIT_RUN"  # the environment variable by which a lesson's processes are known
@@ -71,17 +72,19 @@ def execute(source: Path, copy: Path, parameters: dict[str, Any], timeout: float
             outcome = json.loads((base / "outcome").read_text())
         except (OSError, ValueError):
             outcome = {"cell": last_started(copy), "status": "crashed"}
+            if outcome["cell"] == UNKNOWN:
+                shutil.copyfile(source, copy)  # better than one cut off while it was written
             outcome["error"] = problem(
                 "ProcessDied", f"The lesson's process ended with {_code(process.returncode)} "
                 "before it could report", outcome["cell"])
     cell = outcome["cell"]
-    when = "" if cell else ", before any cell had started"
+    when = ", before any cell had started" if cell is None else ""
     if why == "timed_out":
         return Ended(why, problem("Timeout", f"Not finished after {timeout:g} s{when}.", cell))
     if why == "interrupted":
         return Ended("failed", problem("KeyboardInterrupt", f"Interrupted{when}.", cell), True)
     if outcome["status"] == "crashed":
-        outcome["error"]["message"] += f"{when}." + ("" if cell else last_words)
+        outcome["error"]["message"] += f"{when}." + (last_words if cell is None else "")
     return Ended(outcome["status"], outcome["error"])
 
 

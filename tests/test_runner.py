@@ -238,7 +238,8 @@ def test_kernel_that_does_not_start_says_why(tmp_path, monkeypatch):
     report = runner.run(device="cpu", out=tmp_path / "out", folder=tmp_path)
     result, = report.lessons
     assert (result.status, result.error["cell"]) == ("crashed", None)
-    assert result.error["message"].endswith("before any cell had started. Last words: no such module")
+    assert result.error["message"].endswith(
+        "before any cell had started. Last words: no such module")
 
 
 def fake_smi(folder: Path, listing: str, capability: str = "9.0") -> None:
