@@ -1,0 +1,83 @@
+"""Pictures: well-formed, the same on every run, and true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from labkit import pictures
+from labkit.errors import BadArgument
+
+ALL = {
+    "vector": lambda: pictures.vector_blocks(10_007, 1024),
+    "vector_even": lambda: pictures.vector_blocks(2048, 1024),
+    "tiles": lambda: pictures.gemm_tiles(200, 328, 200, 64, 128, 32, by=1, bx=1, k=2),
+    "order": lambda: pictures.block_order(8, 16, 32, 4),
+    "pipeline": lambda: pictures.pipeline(3),
+    "stack": lambda: pictures.stack([pictures.pipeline(1), pictures.pipeline(2)]),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_well_formed_and_the_same_twice(name):
+    first, second = ALL[name](), ALL[name]()
+    assert first.svg == second.svg
+    ElementTree.fromstring(first.svg)
+    assert len(first.svg) < 60_000 and len(first.text) > 20
+    assert re.search(r"<title>.+?</title>", first.svg, re.S)
+
+
+def test_plain_order_is_row_by_row():
+    assert pictures.launch_order(2, 3) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(("rows", "columns", "panel"), [(8, 16, 4), (7, 5, 3), (3, 9, 10), (1, 1, 2)])
+def test_swizzled_order_is_tilelangs_own(rows, columns, panel, tmp_path):
+    """Compiles TileLang's header on the CPU and compares block by block."""
+    from tilelang.env import TILELANG_TEMPLATE_PATH
+
+    header = Path(TILELANG_TEMPLATE_PATH, "tl_templates/cuda/threadblock_swizzle.h").read_text()
+    source = tmp_path / "order.cpp"
+    source.write_text(f"""
+#include <cstdio>
+#define TL_DEVICE inline
+struct dim3 {{ unsigned x, y, z; }};
+dim3 blockIdx, gridDim{{{columns}, {rows}, 1}};
+{header.replace('#include "common.h"', '').replace('#pragma once', '')}
+int main() {{
+  for (unsigned i = 0; i < gridDim.x * gridDim.y; i++) {{
+    blockIdx = dim3{{i % gridDim.x, i / gridDim.x, 0}};
+    dim3 place = tl::rasterization2DRow<{panel}>();
+    printf("%u %u\\n", place.y, place.x);
+  }}
+}}
+""")
+    subprocess.run(["g++", "-o", tmp_path / "order", source], check=True)
+    printed = subprocess.run([tmp_path / "order"], check=True, capture_output=True, text=True).stdout
+    theirs = [tuple(map(int, line.split())) for line in printed.splitlines()]
+    assert pictures.launch_order(rows, columns, panel) == theirs
+    assert sorted(theirs) == [(r, c) for r in range(rows) for c in range(columns)]
+
+
+def test_pipeline_times():
+    for stages in (1, 2, 3, 4):
+        copies, products = pictures.pipeline_times(stages, 6, 6, 3)
+        for k in range(6):
+            assert products[k][0] >= copies[k][1], "a product needs its tile"
+            if k >= stages:
+                assert copies[k][0] >= products[k - stages][1], "a copy needs a free buffer"
+    ends = [pictures.pipeline_times(s, 6, 6, 3)[1][-1][1] for s in (1, 2, 3)]
+    assert ends == sorted(ends, reverse=True) and ends[0] == 6 * (6 + 3)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: pictures.vector_blocks(0, 4), lambda: pictures.pipeline(0),
+    lambda: pictures.gemm_tiles(8, 8, 8, 4, 4, 4, k=2), lambda: pictures.block_order(0, 1, 1),
+])
+def test_bad_input(call):
+    with pytest.raises(BadArgument):
+        call()
