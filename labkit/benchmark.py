@@ -96,13 +96,16 @@ class Result:
 
     def table(self) -> Table:
         m = self.measurement
-        lines = [("this kernel", m.kernel_ms), *m.baselines.items()]
-        lines += [(f"({name})", ms) for name, ms in m.references.items()]
+        whole = [("this kernel", m.kernel_ms), *m.baselines.items()]
         if m.floor_ms:
-            lines.append(("floor", m.floor_ms))
+            whole.append(("floor", m.floor_ms))
         rows = [[name, f"{ms:.4f}", f"{self.rate(ms):,.0f}",
                  f"{m.floor_ms / ms:.0%}" if m.floor_ms else "", f"{ms / m.kernel_ms:.2f}"]
-                for name, ms in lines]
+                for name, ms in whole]
+        after = 1 + len(m.baselines)
+        rows[after:after] = [
+            [f"({name})", f"{ms:.4f}", "", "", f"{ms / m.kernel_ms:.2f}"]
+            for name, ms in m.references.items()]
         shape = ", ".join(f"{axis} = {size:,}" for axis, size in m.shape.items())
         origin = "measured now" if self.measured_now else "RECORDED there, not measured here"
         note = ("Medians of interleaved runs from a cold cache. Last column: time over this "
@@ -153,5 +156,5 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
                     baselines={key: times[key].median for key in baselines},
                     references={key: times[key].median for key in references},
                     moved=moved, flops=flops)
-    append(m)
+    append(m, measured())
     return Result(m, torch.cuda.get_device_name(), str(datetime.date.today()), measured_now=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -227,6 +228,8 @@ def _is_plain(extent: int | str) -> bool:
 
 
 def _on_gpu(program: Any, parameters: list[Parameter], pass_configs: dict | None) -> tuple:
+    # two log lines a kernel would bury what a lesson prints; a learner's own setting wins
+    os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
     import tilelang
 
     from labkit.cpu_build import reason
@@ -276,8 +279,8 @@ def _storage(parameters: list[Parameter], values: Sequence[Any]) -> tuple[dict, 
             storage[parameter.name] = (ctypes.byref(cell), cell)
             continue
         storage[parameter.name] = (value.data_ptr(), value)
-        elements[parameter.name] = 0 if not value.numel() else 1 + sum(
-            (length - 1) * stride for length, stride in zip(value.shape, value.stride(), strict=True))
+        spans = zip(value.shape, value.stride(), strict=True)
+        elements[parameter.name] = value.numel() and 1 + sum((n - 1) * step for n, step in spans)
         for names, found in ((parameter.shape, value.shape), (parameter.strides, value.stride())):
             sizes.update({n: f for n, f in zip(names, found, strict=True) if isinstance(n, str)})
     for size, number in sizes.items():

@@ -59,7 +59,8 @@ def lower(func: Any) -> tuple[str, list[str]]:
     program, half = retarget.for_cpu(func)
     target = tvm.target.Target("c")
     try:
-        with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_vectorize": True}), target:
+        options = {"tirx.disable_vectorize": True}
+        with tvm.transform.PassContext(opt_level=3, config=options), target:
             artifact = tilelang.lower(program, target=target)
     except LabError:
         raise
@@ -79,7 +80,8 @@ def reason(error: BaseException) -> str:
     """The sentence in a compiler error that says why, without its stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(("File ", "Traceback", "at "))]
-    return (telling or lines or [type(error).__name__])[-1].removeprefix("InternalError: ")
+    first = (telling or lines or [type(error).__name__])[0]
+    return first.removeprefix("InternalError: ").rstrip(":. ") + "."
 
 
 def _complete(source: str, entry: str, names: list[str], half: str) -> str:
@@ -109,7 +111,8 @@ extern "C" int32_t labkit_run(void **values, const int64_t *sizes, char *message
   try {{
     status = {entry}({', '.join(arguments)});
   }} catch (const labkit::OutOfRange &bad) {{
-    snprintf(message, room, "index %lld of %s, which has %lld elements", bad.index, bad.name, bad.size);
+    snprintf(message, room, "index %lld of %s, which has %lld elements", bad.index, bad.name,
+             bad.size);
   }}
   fflush(stdout);
   return status;

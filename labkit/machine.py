@@ -16,15 +16,18 @@ from labkit.gpus import Gpu, lookup
 DEVICES = ("auto", "gpu", "cpu")
 
 
-def resolve_device(device: str) -> str:
-    """ "gpu" or "cpu" for what the learner asked; `$LABKIT_DEVICE` decides for "auto".
-
-    Raises BadArgument or NeedsGPU.
-    """
+def asked(device: str) -> str:
+    """`device`, checked; for "auto", `$LABKIT_DEVICE` where it is set. Raises BadArgument."""
     if device == "auto":
         device = os.environ.get("LABKIT_DEVICE", "auto")
     if device not in DEVICES:
         raise BadArgument(f"device is {device!r}; it takes 'auto', 'gpu' or 'cpu'.")
+    return device
+
+
+def resolve_device(device: str) -> str:
+    """ "gpu" or "cpu" for what the learner asked. Raises BadArgument or NeedsGPU."""
+    device = asked(device)
     if device == "cpu":
         return "cpu"
     import torch

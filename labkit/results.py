@@ -9,13 +9,14 @@ bytes, each input read once and each output written once.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadArgument, LabError
 
 FOLDER = Path(__file__).with_name("results")
 
@@ -71,15 +72,40 @@ def load(path: Path) -> Recording:
                        f"({type(error).__name__}: {error}); measure it again.") from error
 
 
-def append(measurement: Measurement) -> None:
-    """Adds a line of JSON to the file that `$LABKIT_RECORD` names; does nothing where it is unset.
+def append(measurement: Measurement, floors: Any) -> None:
+    """Adds a line to the file that `$LABKIT_RECORD` names; does nothing where it is unset.
 
-    So the figures that a lesson shows on a GPU can be kept as they were measured.
+    So the figures that a lesson shows on a GPU are kept as they were measured, with the floors
+    of the same process. `assemble` makes a results file of such lines.
     """
     path = os.environ.get("LABKIT_RECORD")
     if path:
+        from labkit.environment import versions
+
+        line = {"gpu": floors.gpu, "date": str(datetime.date.today()), "versions": versions(),
+                "floors": {"copy_gb_s": floors.copy_gb_s, "tensor_tflops": floors.tensor_tflops},
+                "measurement": measurement.as_dict()}
         with Path(path).open("a") as file:
-            file.write(json.dumps(measurement.as_dict()) + "\n")
+            file.write(json.dumps(line) + "\n")
+
+
+def assemble(lines: list[str]) -> dict[str, Any]:
+    """A results file's content from the lines that `append` wrote: of each name, shape and dtype
+    the last measurement, of the floors the highest. Raises BadArgument if GPUs are mixed."""
+    entries = [json.loads(line) for line in lines if line.strip()]
+    if len({entry["gpu"] for entry in entries}) != 1:
+        raise BadArgument("A results file holds the measurements of one GPU; these come from "
+                          f"{sorted({entry['gpu'] for entry in entries}) or 'none'}.")
+    last = {(m["name"], str(m["shape"]), m["dtype"]): m for m in
+            (entry["measurement"] for entry in entries)}
+    rates: dict[str, float] = {}
+    for entry in entries:
+        for dtype, rate in entry["floors"]["tensor_tflops"].items():
+            rates[dtype] = max(rate, rates.get(dtype, 0))
+    copy = max(entry["floors"]["copy_gb_s"] for entry in entries)
+    return {**{key: entries[-1][key] for key in ("gpu", "date", "versions")},
+            "floors": {"copy_gb_s": copy, "tensor_tflops": rates},
+            "measurements": list(last.values())}
 
 
 def recorded(gpu: str = "h200") -> Recording:

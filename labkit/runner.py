@@ -17,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from labkit import __version__, lessons, worker
+from labkit import __version__, gpus, lessons, machine, worker
 from labkit.errors import BadArgument, LabError, NeedsGPU
 from labkit.report import Result, RunReport
 
@@ -39,6 +39,8 @@ def run(names: Sequence[str] = (), *, device: str = "auto", gpu: str = "", quick
         raise LabError(f"There are no lessons in {folder}; set LABKIT_NOTEBOOKS to the folder "
                        "that holds them.")
     used = resolve_device(device)
+    if gpu:
+        gpus.lookup(gpu)
     report = RunReport(_output_folder(out, folder), _now(), used, gpu, quick, __version__,
                        _versions())
     options = {"device": used, "gpu": gpu, "quick": quick}
@@ -115,8 +117,7 @@ def resolve_device(device: str) -> str:
 
     Raises NeedsGPU for "gpu" where nvidia-smi lists none that CUDA_VISIBLE_DEVICES lets through.
     """
-    if device not in ("auto", "gpu", "cpu"):
-        raise BadArgument(f"device is {device!r}; it takes 'auto', 'gpu' or 'cpu'.")
+    device = machine.asked(device)
     there = device != "cpu" and _has_gpu()
     if device == "gpu" and not there:
         raise NeedsGPU("device is 'gpu', but nvidia-smi shows no GPU that this process may use; "

@@ -23,8 +23,9 @@ class Table:
         widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
 
         def line(cells: Sequence[str]) -> str:
-            return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right
-                             in zip(cells, widths, self.right, strict=True)).rstrip()
+            set_flush = [cell.rjust(width) if right else cell.ljust(width)
+                         for cell, width, right in zip(cells, widths, self.right, strict=True)]
+            return "  ".join(set_flush).rstrip()
 
         body = [line(self.columns), "  ".join("-" * width for width in widths),
                 *(line(row) for row in self.rows)]
@@ -40,6 +41,7 @@ class Table:
 
         caption = (f'<caption style="caption-side:top;text-align:left;font-weight:600">'
                    f"{escape(self.title)}</caption>" if self.title else "")
-        note = f'<div style="opacity:.75;max-width:60em">{escape(self.note)}</div>' if self.note else ""
+        note = (f'<div style="opacity:.75;max-width:60em;white-space:pre-line">'
+                f"{escape(self.note)}</div>" if self.note else "")
         return (f'<table style="border-collapse:collapse">{caption}<thead>{row(self.columns, "th")}'
                 f'</thead><tbody>{"".join(row(r, "td") for r in self.rows)}</tbody></table>{note}')

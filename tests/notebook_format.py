@@ -36,7 +36,8 @@ def canonical(notebook: dict) -> str:
     for cell in notebook["cells"]:
         tags = sorted(cell["metadata"].get("tags", []))
         new = {"cell_type": cell["cell_type"], "id": cell["id"],
-               "metadata": {"tags": tags} if tags else {}, "source": _lines(cell["source"].strip("\n"))}
+               "metadata": {"tags": tags} if tags else {},
+               "source": _lines("".join(cell["source"]).strip("\n"))}
         if cell["cell_type"] == "code":
             count += 1
             new["execution_count"] = count

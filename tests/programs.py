@@ -28,11 +28,12 @@ def pipelined_gemm(dtype, M=70, N=90, K=50, block_M=32, block_N=64, block_K=16):
 
 def transposed_gemm(dtype, M=33, N=40, K=48):
     @T.prim_func
-    def main(A: T.Tensor((K, M), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), "float32")):
+    def main(A: T.Tensor((K, M), dtype), B: T.Tensor((N, K), dtype),
+             C: T.Tensor((M, N), "float32")):
         with T.Kernel(1, threads=128):
-            A_tile = T.alloc_shared((K, 48), dtype)
-            B_tile = T.alloc_shared((48, K), dtype)
-            acc = T.alloc_fragment((48, 48), "float32")
+            A_tile = T.alloc_shared((K, 64), dtype)
+            B_tile = T.alloc_shared((64, K), dtype)
+            acc = T.alloc_fragment((64, 64), "float32")
             T.copy(A[0, 0], A_tile)
             T.copy(B[0, 0], B_tile)
             T.gemm(A_tile, B_tile, acc, transpose_A=True, transpose_B=True, clear_accum=True)
@@ -49,7 +50,8 @@ def row_softmax(dtype, M=5, N=100, width=128):
             top = T.alloc_fragment((1,), "float32")
             total = T.alloc_fragment((1,), "float32")
             for i, j in T.Parallel(1, width):
-                x[i, j] = T.if_then_else(j < N, T.Cast("float32", X[row, j]), -T.infinity("float32"))
+                x[i, j] = T.if_then_else(
+                    j < N, T.Cast("float32", X[row, j]), -T.infinity("float32"))
             T.reduce_max(x, top, dim=1)
             for i, j in T.Parallel(1, width):
                 x[i, j] = T.exp(x[i, j] - top[i])
@@ -163,12 +165,12 @@ def two_kernels_in_one(dtype, N=64):
     return main
 
 
-def attention(dtype, heads=2, Sq=45, Sk=70, D=32, block_M=32, block_N=32, causal=True):
+def attention(dtype, heads=2, Sq=45, Sk=70, D=32, block_M=64, block_N=32, causal=True):
     scale = D**-0.5 * 1.44269504  # exp2 instead of exp
 
     @T.prim_func
     def main(Q: T.Tensor((heads, Sq, D), dtype), K: T.Tensor((heads, Sk, D), dtype),
-             V: T.Tensor((heads, Sk, D), dtype), O: T.Tensor((heads, Sq, D), dtype)):
+             V: T.Tensor((heads, Sk, D), dtype), Out: T.Tensor((heads, Sq, D), dtype)):
         with T.Kernel(T.ceildiv(Sq, block_M), heads, threads=128) as (bx, h):
             q = T.alloc_shared((block_M, D), dtype)
             k = T.alloc_shared((block_N, D), dtype)
@@ -208,7 +210,7 @@ def attention(dtype, heads=2, Sq=45, Sk=70, D=32, block_M=32, block_N=32, causal
                 T.gemm(p, v, o, policy=T.GemmWarpPolicy.FullRow)
             for i, j in T.Parallel(block_M, D):
                 o[i, j] /= total[i]
-            T.copy(o, O[h, bx * block_M : (bx + 1) * block_M, :])
+            T.copy(o, Out[h, bx * block_M : (bx + 1) * block_M, :])
 
     return main
 

@@ -102,7 +102,8 @@ def test_timing_on_a_gpu(cuda):
     x = cuda.randn(1 << 26, device="cuda")
     y = cuda.empty_like(x)
     half = x.numel() // 2
-    times = benchmark.time_each({"all": lambda: y.copy_(x), "half": lambda: y[:half].copy_(x[:half])})
+    times = benchmark.time_each({"all": lambda: y.copy_(x),
+                                 "half": lambda: y[:half].copy_(x[:half])})
     assert 1.7 < times["all"].median / times["half"].median < 2.3
     assert times["all"].spread < 0.3 * times["all"].median
     with pytest.raises(BadArgument):
@@ -128,4 +129,6 @@ def test_bench_on_a_gpu_records_what_it_shows(cuda, monkeypatch, tmp_path):
                   baselines={"clone": lambda: x.clone()}, moved=2 * x.nbytes)
     assert result.measured_now and "measured now" in repr(result)
     kept = json.loads((tmp_path / "record.jsonl").read_text())
-    assert kept["kernel_ms"] == result.measurement.kernel_ms and kept["baselines"].keys() == {"clone"}
+    assert kept["measurement"] == result.measurement.as_dict()
+    content = results.assemble([json.dumps(kept)])
+    assert content["measurements"] == [kept["measurement"]] and content["gpu"] == result.gpu

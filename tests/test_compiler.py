@@ -343,7 +343,7 @@ def test_canary_serialised_form():
     nodes = json.loads(tvm.ir.save_json(programs.pipelined_gemm("bfloat16")))["nodes"]
     by_type = {}
     for node in nodes:
-        by_type.setdefault(node["type"], node["data"] if "data" in node else None)
+        by_type.setdefault(node["type"], node.get("data"))
     assert {"ir.PointerType", "tirx.For", "tirx.Call", "ir.Op", "tirx.SBlock", "ir.Span",
             "tirx.Bind", "ffi.String", "ffi.Map", "ffi.Array", "None"} <= set(by_type)
     assert set(by_type["ir.PointerType"]) == {"span", "element_type", "storage_scope"}

@@ -35,7 +35,8 @@ def test_plain_order_is_row_by_row():
     assert pictures.launch_order(2, 3) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
-@pytest.mark.parametrize(("rows", "columns", "panel"), [(8, 16, 4), (7, 5, 3), (3, 9, 10), (1, 1, 2)])
+@pytest.mark.parametrize(("rows", "columns", "panel"),
+                         [(8, 16, 4), (7, 5, 3), (3, 9, 10), (1, 1, 2)])
 def test_swizzled_order_is_tilelangs_own(rows, columns, panel, tmp_path):
     """Compiles TileLang's header on the CPU and compares block by block."""
     from tilelang.env import TILELANG_TEMPLATE_PATH
@@ -57,8 +58,8 @@ int main() {{
 }}
 """)
     subprocess.run(["g++", "-o", tmp_path / "order", source], check=True)
-    printed = subprocess.run([tmp_path / "order"], check=True, capture_output=True, text=True).stdout
-    theirs = [tuple(map(int, line.split())) for line in printed.splitlines()]
+    done = subprocess.run([tmp_path / "order"], check=True, capture_output=True, text=True)
+    theirs = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     assert pictures.launch_order(rows, columns, panel) == theirs
     assert sorted(theirs) == [(r, c) for r in range(rows) for c in range(columns)]
 

@@ -260,6 +260,7 @@ def test_device_is_resolved_without_torch(tmp_path, monkeypatch, listing, visibl
     fake_smi(tmp_path, listing)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("LABKIT_DEVICE", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert runner.resolve_device("auto") == device

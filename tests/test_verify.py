@@ -49,7 +49,8 @@ def test_says_which_tiles(product):
     out[96:, :] = 0
     result = lab.compare(out, product, tile=(32, 32))
     assert result.grid == (4, 3) and result.bad_tiles == [(3, 0), (3, 1), (3, 2)]
-    assert "in the last row of tiles" in repr(result) and "  ...\n  ...\n  ...\n  xxx" in repr(result)
+    assert "in the last row of tiles" in repr(result)
+    assert "  ...\n  ...\n  ...\n  xxx" in repr(result)
     out = product.half()
     out[40, 70] = math.nan
     result = lab.compare(out, product, tile=(32, 32))
@@ -68,7 +69,8 @@ def test_vectors_batches_scalars_and_large_maps():
     assert {r for r, _ in lab.compare(out, batch, tile=(10, 10)).bad_tiles} == {3}
     assert lab.compare(torch.tensor(2.0), torch.tensor(2.0).double()).ok
     wide = torch.randn(64, 4096).double()
-    assert "the first 16 x 48 of 64 x 256" in repr(lab.compare(wide.float() * 2, wide, tile=(1, 16)))
+    result = lab.compare(wide.float() * 2, wide, tile=(1, 16))
+    assert "the first 16 x 48 of 64 x 256" in repr(result)
 
 
 def test_infinities_and_nans_that_belong_there_agree():

@@ -1,0 +1,169 @@
+"""Every lesson: its form, its run from start to end, and that it can fail."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+import nbformat
+import pytest
+from notebook_format import KERNELSPEC, ROOT, canonical
+
+from labkit import lessons, runner
+
+LESSONS = lessons.all_lessons(ROOT / "notebooks")
+each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
+
+
+def tagged(lesson, tag):
+    return [cell for cell in lesson.notebook.cells if tag in cell.metadata.get("tags", [])]
+
+
+# --- form
+
+
+def test_lessons_are_numbered_in_order():
+    assert [lesson.number for lesson in LESSONS] == [f"{i:02}" for i in range(len(LESSONS))]
+
+
+@each_lesson
+def test_file_is_canonical(lesson):
+    notebook = json.loads(lesson.path.read_text())
+    assert lesson.path.read_text() == canonical(notebook), "run `make notebooks`"
+    assert notebook["metadata"]["kernelspec"] == KERNELSPEC
+    assert lesson.path.stat().st_size < 400_000
+    nbformat.validate(lesson.notebook)
+
+
+@each_lesson
+def test_ids_are_readable_and_unique(lesson):
+    ids = [cell.id for cell in lesson.notebook.cells]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", name) for name in ids)
+
+
+@each_lesson
+def test_front_matter(lesson):
+    matter = lesson.front_matter
+    assert set(matter) == set(lessons.FRONT_MATTER)
+    assert matter["gpu"] in ("optional", "required") and 5 <= matter["minutes"] <= 90
+    assert matter["min_sm"] in (0, 75, 80, 86, 89, 90)
+    title = lesson.notebook.cells[0].source.splitlines()[0]
+    assert title == f"# {lesson.number} · {matter['title']}"
+
+
+@each_lesson
+def test_parameters_are_literals(lesson):
+    (cell,) = tagged(lesson, "parameters")
+    values = {}
+    for statement in ast.parse(cell.source).body:
+        assert isinstance(statement, ast.Assign), "only assignments"
+        values[statement.targets[0].id] = ast.literal_eval(statement.value)
+    assert values["device"] == "auto" and values["gpu"] == "" and values["quick"] is False
+
+
+@each_lesson
+def test_tagged_places(lesson):
+    assert len(tagged(lesson, "setup")) == 1
+    assert tagged(lesson, "exercises")
+    assert lesson.kernel_cells()
+    assert len(tagged(lesson, "nbval-check-output")) >= 3
+
+
+@each_lesson
+def test_cells_are_short_and_run_through(lesson):
+    for cell in lesson.notebook.cells:
+        if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= 45, cell.id
+            assert not re.search(r"^\s*[%!]", cell.source, re.M), f"{cell.id}: magics hide source"
+            assert all(o.output_type != "error" for o in cell.outputs), cell.id
+        else:
+            assert len(cell.source.split()) <= 200, cell.id
+
+
+@each_lesson
+def test_outputs_carry_no_state_and_no_paths(lesson):
+    text = lesson.path.read_text()
+    assert "widgets" not in lesson.notebook.metadata
+    for forbidden in ("application/vnd.jupyter.widget", "/tmp/", "/root/", "/home/"):
+        assert forbidden not in text, forbidden
+    for cell in lesson.notebook.cells:
+        for output in cell.get("outputs", []):
+            for value in output.get("data", {}).values():
+                assert len(value) < 100_000, cell.id
+
+
+@each_lesson
+def test_links_lead_somewhere(lesson):
+    for cell in lesson.notebook.cells:
+        if cell.cell_type == "markdown":
+            for target in re.findall(r"\]\(([^)#]+\.ipynb)\)", cell.source):
+                assert (lesson.path.parent / target).exists(), f"{cell.id}: {target}"
+
+
+# --- running
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return runner.run(device="cpu", out=tmp_path_factory.mktemp("runs"), folder=ROOT / "notebooks")
+
+
+@each_lesson
+def test_lesson_runs_on_the_cpu(lesson, report):
+    (result,) = [r for r in report.lessons if r.lesson == lesson.stem]
+    assert result.status == "passed", result.error
+    assert result.device == "cpu"
+
+
+@pytest.mark.gpu
+def test_lessons_run_on_the_gpu(cuda, tmp_path):
+    report = runner.run(device="gpu", out=tmp_path, folder=ROOT / "notebooks", quick=True)
+    assert {r.lesson: r.status for r in report.lessons} == {x.stem: "passed" for x in LESSONS}
+
+
+# --- failing: (lesson, what is broken, text in a kernel cell, what stands there instead)
+
+MUTATIONS = [
+    ("00_environment", "last tile skipped", "T.ceildiv(N, block)", "N // block"),
+    ("00_environment", "index swapped", "X[bx * block + i]", "X[bx * block + (block - 1 - i)]"),
+    ("01_vector_add", "last tile skipped", "T.ceildiv(N, block)", "N // block"),
+    ("01_vector_add", "index swapped", "B[bx * block + i]", "B[bx * block + (block - 1 - i)]"),
+    ("01_vector_add", "wrong operator", "i] + B[", "i] - B["),
+    ("02_gemm", "clear removed", "            T.clear(acc)", "            # T.clear(acc)"),
+    ("02_gemm", "index swapped", "A[by * block_M, k * block_K]", "A[k * block_K, by * block_M]"),
+    ("02_gemm", "last tile skipped", "T.ceildiv(M, block_M)", "M // block_M"),
+    ("02_gemm", "last step skipped", "T.ceildiv(K, block_K)", "K // block_K"),
+]
+
+
+@pytest.fixture(scope="module")
+def mutated(tmp_path_factory):
+    """All mutated lessons in one run: mutation -> result."""
+    folder = tmp_path_factory.mktemp("mutated")
+    names = {}
+    for place, (stem, what, old, new) in enumerate(MUTATIONS):
+        notebook = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
+        cells = [cell for cell in notebook.cells if "kernel" in cell.metadata.get("tags", [])]
+        (cell,) = [cell for cell in cells if cell.source.count(old) == 1]
+        cell.source = cell.source.replace(old, new)
+        names[stem, what] = f"{place:02}_{stem[3:]}"
+        nbformat.write(notebook, folder / f"{names[stem, what]}.ipynb")
+    report = runner.run(device="cpu", out=tmp_path_factory.mktemp("runs"), folder=folder)
+    results = {result.lesson: result for result in report.lessons}
+    return {key: results[name] for key, name in names.items()}
+
+
+@pytest.mark.parametrize(("stem", "what"), [m[:2] for m in MUTATIONS])
+def test_a_broken_kernel_fails_its_lesson(stem, what, mutated):
+    result = mutated[stem, what]
+    assert result.status == "failed", f"{stem} passed with: {what}"
+    assert result.error["name"] == "WrongAnswer", result.error
+
+
+def test_every_kernel_cell_is_mutated():
+    for lesson in LESSONS:
+        for cell in lesson.kernel_cells():
+            assert any(stem == lesson.stem and cell.source.count(old) == 1
+                       for stem, _, old, _ in MUTATIONS), f"{lesson.stem}: {cell.id}"
