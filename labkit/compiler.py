@@ -21,14 +21,47 @@ from labkit.errors import BadArgument, CompileFailed, LabError
 from labkit.machine import resolve_device
 
 
+class Extent:
+    """A size or a stride that is known from the tensors only: a variable, or an expression."""
+
+    def __init__(self, expression: Any) -> None:
+        from tvm import tirx
+
+        self.expression, self.text = expression, str(expression)
+        self.variables: dict[str, Any] = {}
+
+        def visit(node: Any) -> None:
+            if isinstance(node, tirx.Var):
+                self.variables[node.name] = node
+
+        tirx.stmt_functor.post_order_visit(tirx.Evaluate(expression), visit)
+        self.plain = isinstance(expression, tirx.Var)
+
+    def value(self, sizes: dict[str, int]) -> int | None:
+        """Its value with these sizes, None if one of them is not known."""
+        from tvm import arith, tirx
+
+        if self.plain:
+            return sizes.get(self.text)
+        if not self.variables.keys() <= sizes.keys():
+            return None
+        known = {variable: tirx.IntImm(variable.dtype, sizes[name])
+                 for name, variable in self.variables.items()}
+        number = arith.Analyzer().simplify(tirx.stmt_functor.substitute(self.expression, known))
+        return int(number)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of a program: a tensor (shape: ints, or names of sizes) or a scalar (None)."""
+    """One argument of a program: a tensor, or a number (shape None)."""
 
     name: str
     dtype: str
-    shape: tuple[int | str, ...] | None
-    strides: tuple[int | str, ...] = ()
+    shape: tuple[int | Extent, ...] | None
+    strides: tuple[int | Extent, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}{'' if self.shape is None else list(self.shape)}"
@@ -39,7 +72,8 @@ def compile(program: Any, out_idx: int | Sequence[int] | None = None, device: st
     """Compiles a TileLang program for the GPU that is there, or for the CPU.
 
     program: a `@T.prim_func`, or a function decorated with `@tilelang.jit` (lazy or eager); the
-        latter gives a `JitFunction` that is called as before.
+        latter gives a `JitFunction` that is called as before. An `@autotune` above it is passed
+        over: the function runs with the values it is given and its defaults.
     out_idx: position or positions of the parameters that the call allocates and returns; the
         call then takes the others. None: the call takes all of them and returns nothing.
     device: "auto" (the GPU if torch sees one), "gpu" or "cpu".
@@ -48,10 +82,13 @@ def compile(program: Any, out_idx: int | Sequence[int] | None = None, device: st
     Raises BadArgument, NeedsGPU, NotOnCPU (a construct the CPU run cannot execute),
     MissingTool (no compiler) or CompileFailed, each with one sentence that says what to change.
     """
+    from tilelang.autotuner.tuner import AutoTuneImpl
     from tilelang.jit import JITImpl
     from tilelang.language.eager import PrimFunc
 
     device = resolve_device(device)
+    if isinstance(program, AutoTuneImpl):
+        program = program.jit_impl
     if isinstance(program, JITImpl):
         if out_idx is not None:
             raise BadArgument("A @tilelang.jit function names its outputs itself (out_idx in the "
@@ -109,22 +146,31 @@ class Kernel:
             raise BadArgument(f"{self.name} takes {len(taken)} arguments "
                               f"({', '.join(str(p) for p in taken)}), but got {len(inputs)}.")
         sizes: dict[str, int] = {}
-        given = iter([self._checked(p, x, sizes) for p, x in zip(taken, inputs, strict=True)])
+        for parameter, value in zip(taken, inputs, strict=True):
+            self._check_kind(parameter, value)
+            if parameter.shape is not None:
+                _learn(parameter, value, sizes)
+        for parameter, value in zip(taken, inputs, strict=True):
+            if parameter.shape is not None:
+                self._check_layout(parameter, value, sizes)
+        given = iter(inputs)
         return [self._allocate(p, sizes) if i in self.outputs else next(given)
                 for i, p in enumerate(self.parameters)]
 
-    def _checked(self, parameter: Parameter, value: Any, sizes: dict[str, int]) -> Any:
+    def _check_kind(self, parameter: Parameter, value: Any) -> None:
+        """Number or tensor, dtype, device."""
         import torch
 
         name = f"{self.name}: argument {parameter.name}"
         if parameter.shape is None:
-            if isinstance(value, torch.Tensor) or not isinstance(value, (int, float)):
-                raise BadArgument(f"{name} is a {parameter.dtype} number, but got "
-                                  f"{type(value).__name__}; pass a Python number.")
-            return value
+            _check_number(name, parameter.dtype, value)
+            return
         if not isinstance(value, torch.Tensor):
             raise BadArgument(f"{name} is a tensor {parameter.dtype}{list(parameter.shape)}, but "
                               f"got {type(value).__name__}; pass a torch tensor.")
+        if value.layout != torch.strided or value.is_nested or value.is_quantized:
+            raise BadArgument(f"{name} is a sparse, nested or quantised tensor; pass a dense one, "
+                              "for example with .to_dense().")
         found = str(value.dtype).removeprefix("torch.")
         if found != parameter.dtype:
             raise BadArgument(f"{name} has dtype {found}, but the program declares "
@@ -134,23 +180,40 @@ class Kernel:
         if value.device.type != expected:
             raise BadArgument(f"{name} lies on {value.device.type}, but the kernel runs on the "
                               f"{self.device.upper()}; move it with .to({expected!r}).")
-        _bind(name, parameter.shape, tuple(value.shape), sizes)
-        strides = tuple(sizes.get(s, s) if isinstance(s, str) else s for s in parameter.strides)
+        if value.is_neg() or value.is_conj():
+            raise BadArgument(f"{name} is a view whose sign or conjugation torch has not carried "
+                              "out yet; pass .resolve_neg().resolve_conj().")
+
+    def _check_layout(self, parameter: Parameter, value: Any, sizes: dict[str, int]) -> None:
+        """Shape, strides, and that the memory is there."""
+        name = f"{self.name}: argument {parameter.name}"
+        shape, strides = _known(parameter.shape, sizes), _known(parameter.strides, sizes)
+        if len(shape) != value.dim() or any(
+                want is not None and want != have
+                for have, want in zip(value.shape, shape, strict=True)):
+            expected = [declared if want is None else want
+                        for declared, want in zip(parameter.shape, shape, strict=True)]
+            raise BadArgument(f"{name} has shape {list(value.shape)}, but the program was built "
+                              f"for {expected}; build the program for this shape, or change the "
+                              "tensor.")
         if value.numel() and any(
-                have != want and length > 1 and not isinstance(want, str)
-                for have, want, length in zip(value.stride(), strides, value.shape, strict=True)):
+                length > 1 and want is not None and want != have for have, want, length
+                in zip(value.stride(), strides, value.shape, strict=True)):
             raise BadArgument(f"{name} has strides {tuple(value.stride())}, but the program "
-                              f"expects {strides}: the tensor is not contiguous; "
+                              f"expects {tuple(strides)}: the tensor is not contiguous; "
                               "pass it through .contiguous().")
-        return value
+        needed = (value.storage_offset() + _span(value)) * value.element_size()
+        if value.untyped_storage().nbytes() < needed:
+            raise BadArgument(f"{name} has lost its memory: its storage was resized; "
+                              "pass a tensor that owns its elements.")
 
     def _allocate(self, parameter: Parameter, sizes: dict[str, int]) -> Any:
         import torch
 
-        shape = [sizes.get(s, s) if isinstance(s, str) else s for s in parameter.shape or ()]
-        open_sizes = [s for s in shape if isinstance(s, str)]
-        if open_sizes:
-            raise BadArgument(f"{self.name}: the size {open_sizes[0]} of output {parameter.name} "
+        shape = _known(parameter.shape or (), sizes)
+        if None in shape:
+            unknown = parameter.shape[shape.index(None)]
+            raise BadArgument(f"{self.name}: the size {unknown} of output {parameter.name} "
                               "follows from no input; pass the output as an argument instead.")
         where = "cuda" if self.device == "gpu" else "cpu"
         return poison(torch.empty(shape, dtype=getattr(torch, parameter.dtype), device=where))
@@ -167,6 +230,12 @@ class JitFunction:
         self._compiled: dict[Any, Kernel] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self.function.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = self.function.signature
+            raise BadArgument(f"{self.function.func.orig_func.__name__}{name} was called with "
+                              f"other arguments: {error}.") from error
         mode = self.function.initialize_jit_mode(*args, **kwargs)
         key, tensors = self.function.func.parse_args(*args, **kwargs)
         if key not in self._compiled:
@@ -198,33 +267,66 @@ def _parameters(program: Any) -> list[Parameter]:
     return found
 
 
-def _extents(expressions: Any) -> tuple[int | str, ...]:
-    return tuple(int(e) if hasattr(e, "value") else str(e) for e in expressions)
+def _extents(expressions: Any) -> tuple[int | Extent, ...]:
+    from tvm import tirx
+
+    return tuple(int(e) if isinstance(e, (int, tirx.IntImm)) else Extent(e) for e in expressions)
 
 
 def _outputs(out_idx: int | Sequence[int] | None, parameters: list[Parameter]) -> list[int]:
-    chosen = [] if out_idx is None else [out_idx] if isinstance(out_idx, int) else list(out_idx)
+    """Positions of the outputs, in the order in which the call returns them."""
+    single = isinstance(out_idx, int) or not isinstance(out_idx, Sequence)
+    chosen = [] if out_idx is None else [out_idx] if single else list(out_idx)
     for index in chosen:
+        if not isinstance(index, int) or isinstance(index, bool):
+            raise BadArgument(f"out_idx is {out_idx!r}; give the position of an output, such as "
+                              "-1, or a list of positions.")
         if not -len(parameters) <= index < len(parameters):
             raise BadArgument(f"out_idx {index} is outside the program's {len(parameters)} "
                               f"parameters ({', '.join(p.name for p in parameters)}).")
-    return sorted(index % len(parameters) for index in chosen)
+    positions = [index % len(parameters) for index in chosen]
+    if len(set(positions)) != len(positions):
+        raise BadArgument(f"out_idx {out_idx!r} names a parameter twice; name each output once.")
+    return positions
 
 
-def _bind(name: str, declared: tuple[int | str, ...], found: tuple[int, ...],
-          sizes: dict[str, int]) -> None:
-    """Matches a shape with the declared one; names take the first size they meet."""
-    fits = len(declared) == len(found) and all(
-        size == (want if isinstance(want, int) else sizes.setdefault(want, size))
-        for want, size in zip(declared, found, strict=True) if _is_plain(want))
+def _learn(parameter: Parameter, value: Any, sizes: dict[str, int]) -> None:
+    """Gives each size and stride that is a plain variable its value, from the first tensor that
+    has it."""
+    for declared, found in ((parameter.shape, value.shape), (parameter.strides, value.stride())):
+        if len(declared) == len(found):
+            for extent, number in zip(declared, found, strict=True):
+                if isinstance(extent, Extent) and extent.plain:
+                    sizes.setdefault(extent.text, number)
+
+
+def _known(extents: Sequence[int | Extent], sizes: dict[str, int]) -> list[int | None]:
+    return [e.value(sizes) if isinstance(e, Extent) else e for e in extents]
+
+
+def _span(value: Any) -> int:
+    """Elements from a tensor's first to its last in memory."""
+    if not value.numel():
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+
+
+def _check_number(name: str, dtype: str, value: Any) -> None:
+    import torch
+
+    if dtype == "bool":
+        fits = isinstance(value, bool)
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        fits = False
+    elif dtype.startswith(("int", "uint")):
+        limits = torch.iinfo(getattr(torch, dtype))
+        fits = isinstance(value, int) and limits.min <= value <= limits.max
+    else:
+        fits = not math.isfinite(value) or abs(value) <= torch.finfo(getattr(torch, dtype)).max
     if not fits:
-        expected = [sizes.get(s, s) if isinstance(s, str) else s for s in declared]
-        raise BadArgument(f"{name} has shape {list(found)}, but the program was built for "
-                          f"{expected}; build the program for this shape, or change the tensor.")
-
-
-def _is_plain(extent: int | str) -> bool:
-    return isinstance(extent, int) or extent.isidentifier()
+        shown = repr(value) if isinstance(value, (int, float)) else type(value).__name__
+        raise BadArgument(f"{name} is a {dtype} number, but got {shown}; pass a Python number "
+                          f"that {dtype} can hold.")
 
 
 def _on_gpu(program: Any, parameters: list[Parameter], pass_configs: dict | None) -> tuple:
@@ -251,39 +353,34 @@ def _on_cpu(program: Any, parameters: list[Parameter], pass_configs: dict | None
     name = str(program.attrs["global_symbol"])
 
     def launch(*values: Any) -> None:
-        storage, elements = _storage(parameters, values)
+        memory, kept = _memory(parameters, values)
         message = ctypes.create_string_buffer(256)
-        n = len(order)
-        pointers = (ctypes.c_void_p * n)(*(ctypes.cast(storage[key][0], ctypes.c_void_p)
-                                           for key in order))
-        counts = (ctypes.c_int64 * n)(*(elements.get(key, 0) for key in order))
+        pointers = (ctypes.c_void_p * len(order))(*(memory[key][0] for key in order))
+        counts = (ctypes.c_int64 * len(order))(*(memory[key][1] for key in order))
         if run(pointers, counts, message, len(message)):
-            raise LabError(f"{name} stopped: it used {message.value.decode()}. "
-                           "Check the index and the guard around it.")
+            raise LabError(f"{name} stopped: {message.value.decode(errors='replace').strip()}")
+        del kept
 
     return launch, source
 
 
-_C_SCALARS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
-              "float64": ctypes.c_double, "bool": ctypes.c_bool, "uint32": ctypes.c_uint32}
+def _memory(parameters: list[Parameter], values: Sequence[Any]) -> tuple[dict, list]:
+    """Name in the C++ (t_ for a tensor, v_ for a number or size) -> address and element count,
+    and what has to stay alive during the call."""
+    import torch
 
-
-def _storage(parameters: list[Parameter], values: Sequence[Any]) -> tuple[dict, dict]:
-    """Per parameter or size name: (address or reference, what keeps it alive), element count."""
-    storage: dict[str, tuple] = {}
-    elements: dict[str, int] = {}
+    memory: dict[str, tuple[int, int]] = {}
+    kept: list[Any] = []
     sizes: dict[str, int] = {}
     for parameter, value in zip(parameters, values, strict=True):
         if parameter.shape is None:
-            cell = _C_SCALARS[parameter.dtype](value)
-            storage[parameter.name] = (ctypes.byref(cell), cell)
-            continue
-        storage[parameter.name] = (value.data_ptr(), value)
-        spans = zip(value.shape, value.stride(), strict=True)
-        elements[parameter.name] = value.numel() and 1 + sum((n - 1) * step for n, step in spans)
-        for names, found in ((parameter.shape, value.shape), (parameter.strides, value.stride())):
-            sizes.update({n: f for n, f in zip(names, found, strict=True) if isinstance(n, str)})
+            kept.append(torch.tensor(value, dtype=getattr(torch, parameter.dtype)))
+            memory[f"v_{parameter.name}"] = (kept[-1].data_ptr(), 1)
+        else:
+            memory[f"t_{parameter.name}"] = (value.data_ptr(), _span(value))
+            _learn(parameter, value, sizes)
     for size, number in sizes.items():
-        cell = ctypes.c_int32(number)
-        storage.setdefault(size, (ctypes.byref(cell), cell))
-    return storage, elements
+        if f"v_{size}" not in memory:
+            kept.append(torch.tensor(number, dtype=torch.int64))  # int32 reads its lower half
+            memory[f"v_{size}"] = (kept[-1].data_ptr(), 1)
+    return memory, kept

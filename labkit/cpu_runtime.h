@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -82,17 +83,37 @@ template <class T> struct Tensor {
   }
 };
 
+// The tiles of the block at work, to be filled anew when the next one starts.
+struct Memory {
+  void *data;
+  size_t bytes;
+};
+inline thread_local std::vector<Memory> block_memory;
+
 // A tile, fragment or variable: filled with NaN (integers: -1), so that reading what the
 // program never wrote is seen in the result.
 template <class T, long long N> struct Tile {
   T *data;
   const char *name;
-  Tile(T *memory, const char *name) : data(memory), name(name) { memset((void *)data, 0xff, sizeof(T) * N); }
+  bool kept;
+  Tile(T *memory, const char *name, bool kept) : data(memory), name(name), kept(kept) {
+    memset((void *)data, 0xff, sizeof(T) * N);
+    if (kept)
+      block_memory.push_back({(void *)data, sizeof(T) * N});
+  }
+  ~Tile() {
+    if (kept)
+      block_memory.pop_back();
+  }
   T &operator[](long long i) const {
     if (__builtin_expect(i < 0 || i >= N, 0))
       throw OutOfRange{name, i, N};
     return data[i];
   }
+};
+
+struct AssertFailed {
+  const char *message;
 };
 
 inline void show(float x) { printf("%f", x); }
@@ -109,6 +130,35 @@ extern "C" inline float labkit_rcpf(float x) { return 1.0f / x; }
 extern "C" inline float labkit_sigmoidf(float x) { return 1.0f / (1.0f + expf(-x)); }
 extern "C" inline float labkit_max_nanf(float a, float b) { return a != a || a > b ? a : b; }
 extern "C" inline float labkit_min_nanf(float a, float b) { return a != a || a < b ? a : b; }
+
+// Of two numbers the larger or smaller; a NaN gives way, as in CUDA's fmaxf and fminf.
+template <class T> inline T labkit_max(T a, T b) { return a > b || b != b ? a : b; }
+template <class T> inline T labkit_min(T a, T b) { return a < b || b != b ? a : b; }
+
+extern "C" inline float labkit_float(int32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+extern "C" inline double labkit_double(int64_t bits) {
+  double x;
+  memcpy(&x, &bits, 8);
+  return x;
+}
+
+// Begins a block: registers and shared memory hold nothing that the program put there.
+inline int labkit_new_block() {
+  for (const labkit::Memory &tile : labkit::block_memory)
+    memset(tile.data, 0xff, tile.bytes);
+  return 0;
+}
+
+// T.device_assert
+inline int labkit_assert(bool holds, const char *message) {
+  if (!holds)
+    throw labkit::AssertFailed{message};
+  return 0;
+}
 
 // T.print
 template <class T> int debug_print_var(const char *message, T value) {

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,15 @@ def resolve_device(device: str) -> str:
     return "cpu"
 
 
+def nvidia_smi(*arguments: str) -> str:
+    """What the driver's own tool prints for `arguments`; "" where it is not there or hangs."""
+    try:
+        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True,
+                              timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
 @dataclass(frozen=True)
 class Machine:
     """What a lesson runs on. device: "gpu" or "cpu"; torch_device: "cuda" or "cpu"; gpu: the GPU
@@ -48,6 +58,12 @@ class Machine:
     device: str
     gpu: Gpu
     quick: bool
+
+    @property
+    def sm(self) -> int:
+        """The compute capability that kernels of this run must suit: that of the GPU they run on,
+        or of the GPU to compile for where they run on the CPU."""
+        return (own_gpu() if self.device == "gpu" else self.gpu).sm
 
     @property
     def torch_device(self) -> str:
@@ -63,11 +79,11 @@ class Machine:
         if self.device == "gpu":
             import torch
 
-            return (f"Running on the GPU: {torch.cuda.get_device_name()} ({self.gpu.arch}). "
+            return (f"Running on the GPU: {torch.cuda.get_device_name()} ({self.gpu.arch}).\n"
                     "Kernels are checked and timed here.")
-        return ("Running on the CPU through TileLang's C backend: kernels are checked at small "
-                f"sizes, and timings are recorded ones. Compiling for: {self.gpu.name} "
-                f"({self.gpu.arch}).")
+        return ("Running on the CPU through TileLang's C backend.\nKernels are checked at small "
+                "sizes; timings are recorded ones, from another machine.\n"
+                f"Compiling for: {self.gpu.name} ({self.gpu.arch}).")
 
 
 def here(device: str = "auto", gpu: str = "", quick: bool = False) -> Machine:
