@@ -122,6 +122,13 @@ class Gpu:
         return Table(f"{self.product} ({self.arch})", ["figure", ">value", "source"], rows,
                      "\n".join(f"[{i}] {note}." for i, note in enumerate(notes, 1)))
 
+    def brief(self) -> Table:
+        """The figures that lessons speak of most, without their sources."""
+        keys = {"sms", "memory_bytes", "bandwidth_gb_s", "l2_bytes", "tensor_tflops",
+                "shared_per_block"}
+        rows = [[label, value] for key, label, value in self._figures() if key in keys]
+        return Table(f"{self.product} ({self.arch})", ["figure", ">value"], rows)
+
     def __repr__(self) -> str:
         return repr(self.table())
 

@@ -1,0 +1,124 @@
+"""The compile matrix: every kernel of every lesson on every architecture, with the schedule and the
+dtype that the lesson picks there.
+
+It must compile, fit shared memory, spill nothing, have no stack frame, and use the tensor cores
+where it multiplies matrices.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import labkit as lab
+from labkit import gpus, lessons
+from labkit.errors import LabError
+
+TENSOR_CORE = {75: "mma", 80: "mma", 86: "mma", 89: "mma", 90: "wgmma", 100: "mma", 120: "mma"}
+
+
+def _sixteen_bit(sm):
+    return "bfloat16" if sm >= 80 else "float16"
+
+
+def _gemm(sm, dtype):
+    return lab.kernel("02", "gemm")(4096, 4096, 4096, dtype=dtype,
+                                    **lab.kernel("02", "gemm_schedule")(sm))
+
+
+def _gelu(sm):
+    return lab.kernel("04", "gemm_bias_gelu")(8192, 14336, 4096, dtype=_sixteen_bit(sm),
+                                              **lab.kernel("02", "gemm_schedule")(sm))
+
+
+# (lesson, kernel): (program for a compute capability, compiler options, multiplies matrices)
+KERNELS = {
+    ("00_environment", "double"): (lambda sm: lab.kernel("00", "double")(1 << 20), None, False),
+    ("01_vector_add", "vector_add"): (
+        lambda sm: lab.kernel("01", "vector_add")(1 << 26), None, False),
+    ("02_gemm", "gemm"): (lambda sm: _gemm(sm, "float16"), None, True),
+    ("03_schedules", "gemm"): (lambda sm: _gemm(sm, _sixteen_bit(sm)), None, True),
+    ("04_epilogue_fusion", "gemm_bias_gelu"): (_gelu, lab.kernel("04", "FAST_MATH"), True),
+}
+CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
+         for number in gpus.arch_numbers()]
+
+
+def judge(program, arch, options=None, multiplies=False) -> list[str]:
+    """What is wrong with `program` on `arch`; an empty list if nothing is."""
+    try:
+        compiled = lab.cross_compile(program, arch, options)
+        used = compiled.resources
+    except LabError as error:
+        return [str(error)]
+    wrong = []
+    if compiled.obstacle:
+        wrong.append(compiled.obstacle)
+    if used.spill_stores or used.spill_loads:
+        wrong.append(f"spills {used.spill_stores} + {used.spill_loads} bytes")
+    if used.stack_bytes:
+        wrong.append(f"has a stack frame of {used.stack_bytes} bytes")
+    if multiplies and compiled.tensor_core != TENSOR_CORE[compiled.gpu.sm]:
+        wrong.append(f"multiplies with {compiled.tensor_core or 'no tensor-core instruction'}")
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    start = time.monotonic()
+
+    def one(cell):
+        lesson, kernel, arch = cell
+        build, options, multiplies = KERNELS[lesson, kernel]
+        return judge(build(gpus.lookup(arch).sm), arch, options, multiplies)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(CELLS, pool.map(one, CELLS), strict=True))
+    print(f"\ncompile matrix: {len(CELLS)} kernels in {time.monotonic() - start:.1f} s")
+    return found
+
+
+def _needs_sm80(lesson, kernel):
+    found = lessons.find(lesson)
+    defining = {cell.id for cell in found.kernel_cells() if f"def {kernel}(" in cell.source}
+    return bool(defining & set(found.front_matter["sm80_cells"]))
+
+
+@pytest.mark.parametrize(("lesson", "kernel", "arch"), CELLS)
+def test_matrix(lesson, kernel, arch, verdicts):
+    if arch == "sm_75" and _needs_sm80(lesson, kernel):
+        return  # declared in the lesson's front matter
+    assert verdicts[lesson, kernel, arch] == []
+
+
+def test_every_kernel_cell_is_in_the_matrix():
+    for lesson in lessons.all_lessons():
+        for cell in lesson.kernel_cells():
+            assert any(stem == lesson.stem and f"def {kernel}(" in cell.source
+                       for stem, kernel in KERNELS), f"{lesson.stem}: {cell.id}"
+
+
+# --- the judge itself
+
+
+def test_a_bfloat16_gemm_on_a_t4_fails():
+    """It spills nothing, yet its accumulator lies in a stack frame, and no tensor core is used."""
+    wrong = judge(_gemm(75, "bfloat16"), "sm_75", multiplies=True)
+    assert "has a stack frame of 512 bytes" in wrong
+    assert "multiplies with no tensor-core instruction" in wrong
+
+
+def test_what_does_not_fit_fails():
+    large = dict(block_M=256, block_N=256, block_K=64, num_stages=3, threads=256)
+    wrong = judge(lab.kernel("02", "gemm")(4096, 4096, 4096, **large), "sm_80", multiplies=True)
+    assert any("192 KiB of shared memory" in line for line in wrong)
+    assert any(line.startswith("spills") for line in wrong)
+
+
+def test_what_does_not_compile_fails():
+    odd = dict(block_M=24, block_N=40, block_K=16)
+    (reason,) = judge(lab.kernel("02", "gemm")(64, 64, 64, **odd), "sm_80")
+    assert "could not compile" in reason
