@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadArgument, LabError, NeedsGPU
+from labkit.machine import nvidia_smi
 from labkit.results import Measurement, append, recorded
 from labkit.table import Table
 
@@ -96,7 +97,8 @@ class Result:
 
     def table(self) -> Table:
         m = self.measurement
-        whole = [("this kernel", m.kernel_ms), *m.baselines.items()]
+        ours = "this kernel" if self.measured_now else "the lesson's kernel"
+        whole = [(ours, m.kernel_ms), *m.baselines.items()]
         if m.floor_ms:
             whole.append(("floor", m.floor_ms))
         rows = [[name, f"{ms:.4f}", f"{self.rate(ms):,.0f}",
@@ -108,10 +110,18 @@ class Result:
             for name, ms in m.references.items()]
         shape = ", ".join(f"{axis} = {size:,}" for axis, size in m.shape.items())
         origin = "measured now" if self.measured_now else "RECORDED there, not measured here"
-        note = ("Medians of interleaved runs from a cold cache. Last column: time over this "
-                "kernel's time, so above 1 this kernel is faster.")
+        note = ("Medians of interleaved runs from a cold cache; the kernel's own runs spread over "
+                f"{m.spread_ms:.4f} ms. Time ratio: over the kernel's time, so above 1 the kernel "
+                "is faster.")
+        if m.clock_mhz:
+            note += f" Multiprocessors' clock just after: {m.clock_mhz:,.0f} MHz."
         if m.references:
-            note += " In brackets: computes less than this kernel does."
+            note += " In brackets: computes less than the kernel does."
+        if not self.measured_now:
+            chosen = ", ".join(f"{knob} = {value}" for knob, value in m.schedule.items())
+            note += "\nRecorded with the kernel as the lesson has it"
+            note += f": {chosen}. " if chosen else ". "
+            note += "What you change is checked here, not timed."
         return Table(f"{m.name}: {shape}, {m.dtype}, on {self.gpu}, {self.date} ({origin})",
                      ["what", ">ms", f">{self.unit}", ">of the floor", ">time ratio"], rows, note)
 
@@ -138,7 +148,8 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
     """
     if here.device != "gpu":
         recording = recorded()
-        found = recording.find(name)
+        named = recording.find(name)
+        found = [m for m in named if m.dtype == dtype] or named
         if not found:
             raise LabError(f"No GPU in this run, and nothing recorded as {name!r} on the "
                            f"{recording.gpu}; run this lesson on a GPU to measure it.")
@@ -149,12 +160,14 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
 
     references = references or {}
     times = time_each({"this kernel": kernel, **baselines, **references})
+    clock = nvidia_smi("--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-i", "0").strip()
     m = Measurement(name=name, shape=dict(shape), dtype=dtype,
                     kernel_ms=times["this kernel"].median, spread_ms=times["this kernel"].spread,
                     floor_ms=measured().ms(moved, flops, dtype), error=error,
                     schedule=schedule or {},
                     baselines={key: times[key].median for key in baselines},
                     references={key: times[key].median for key in references},
-                    moved=moved, flops=flops)
+                    moved=moved, flops=flops,
+                    clock_mhz=float(clock) if clock.isdigit() else None)
     append(m, measured())
     return Result(m, torch.cuda.get_device_name(), str(datetime.date.today()), measured_now=True)

@@ -6,15 +6,19 @@ words, for readers who do not see it. Colours are from Okabe and Ito's colour-bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from numbers import Real
+from typing import Any
 
 from labkit.errors import BadArgument
 
 BLUE, ORANGE, GREEN, SKY, PINK, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#8A8F98")
 _INK, _LINE, _EMPTY = "#1f2430", "#c9ced6", "#f3f5f8"
+_MOST_BOXES = 6_000  # about 1 MB of SVG
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,13 @@ class _Canvas:
               colour: str = _INK, weight: str = "normal") -> None:
         self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}" '
                           f'text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>')
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, colour: str, width: float) -> None:
+        self.parts.append(f'<line x1="{x1:.4g}" y1="{y1:.4g}" x2="{x2:.4g}" y2="{y2:.4g}" '
+                          f'stroke="{colour}" stroke-width="{width:g}"/>')
+
+    def dot(self, x: float, y: float, colour: str) -> None:
+        self.parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="5" fill="{colour}"/>')
 
     def done(self, text: str) -> Picture:
         head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:g}" '
@@ -88,9 +99,10 @@ def gemm_tiles(M: int, N: int, K: int, block_M: int, block_N: int, block_K: int,
     rows, columns, steps = (-(-size // tile) for size, tile in
                             ((M, block_M), (N, block_N), (K, block_K)))
     for name, value, count in (("by", by, rows), ("bx", bx, columns), ("k", k, steps)):
-        if not 0 <= value < count:
-            raise BadArgument(f"{name} is {value}, but there are {count} of them; give 0 to "
+        if not isinstance(value, int) or not 0 <= value < count:
+            raise BadArgument(f"{name} is {value!r}, but there are {count} of them; give 0 to "
                               f"{count - 1}.")
+    _drawable(rows * columns + steps * (rows + columns), "use larger tiles or smaller sizes")
     longest = max(M, N, K)
     scale, pad, gap, top = 190 / longest, 24, 34, 44
     m, n, depth = M * scale, N * scale, K * scale
@@ -125,14 +137,14 @@ def gemm_tiles(M: int, N: int, K: int, block_M: int, block_N: int, block_K: int,
             (f"block (by={by}, bx={bx}) at k = {k} of {steps}", _INK),
             (f"A tile {block_M} x {block_K}", BLUE), (f"B tile {block_K} x {block_N}", ORANGE),
             (f"C tile {block_M} x {block_N}, kept in", GREEN), ("registers for all steps", GREEN),
-            (f"grid: {columns} x {rows} blocks", _INK)]):
+            (f"grid: {rows} rows x {columns} columns", _INK)]):
         canvas.label(x, by0 + 12 + line * 19, text, 11, "start", colour,
                      "bold" if line == 0 else "normal")
     return canvas.done(
         f"Block (by={by}, bx={bx}) computes one {block_M} x {block_N} tile of C. At step {k} of "
         f"{steps} it reads the {block_M} x {block_K} tile of A in tile row {by} and the "
-        f"{block_K} x {block_N} tile of B in tile column {bx}. The grid has {columns} x {rows} "
-        "blocks.")
+        f"{block_K} x {block_N} tile of B in tile column {bx}. The grid has {rows} rows and "
+        f"{columns} columns of blocks.")
 
 
 def block_order(rows: int, columns: int, at_once: int, panel: int = 0) -> Picture:
@@ -143,6 +155,7 @@ def block_order(rows: int, columns: int, at_once: int, panel: int = 0) -> Pictur
     The text counts the tile rows of A and tile columns of B that the first wave reads.
     """
     _positive(rows=rows, columns=columns, at_once=at_once)
+    _drawable(rows * columns, "use larger tiles or smaller sizes, so fewer rows and columns")
     order = launch_order(rows, columns, panel)
     wave = order[:at_once]
     a_rows, b_columns = len({r for r, _ in wave}), len({c for _, c in wave})
@@ -152,11 +165,16 @@ def block_order(rows: int, columns: int, at_once: int, panel: int = 0) -> Pictur
     title = f"swizzle, panel {panel}" if panel else "plain order"
     canvas.label(pad, 22, f"{title}: the first {len(wave)} blocks", 13, "start", weight="bold")
     turn = {place: number for number, place in enumerate(order)}
+    canvas.box(pad, top, columns * cell, rows * cell)
+    for c in range(1, columns):
+        canvas.line(pad + c * cell, top, pad + c * cell, top + rows * cell, _LINE, 1)
+    for r in range(1, rows):
+        canvas.line(pad, top + r * cell, pad + columns * cell, top + r * cell, _LINE, 1)
     for r in range(rows):
         for c in range(columns):
             first = turn[r, c] < at_once
-            canvas.box(pad + c * cell, top + r * cell, cell, cell, GREEN if first else _EMPTY,
-                       "#ffffff" if first else _LINE, 0.85 if first else 1)
+            if first:
+                canvas.box(pad + c * cell, top + r * cell, cell, cell, GREEN, "#ffffff", 0.85)
             if cell >= 22:
                 canvas.label(pad + (c + 0.5) * cell, top + (r + 0.65) * cell, str(turn[r, c]), 9,
                              colour="#ffffff" if first else GREY)
@@ -179,6 +197,10 @@ def launch_order(rows: int, columns: int, panel: int = 0) -> list[tuple[int, int
     `rasterization2DRow<panel>` takes `panel` rows together, column by column, and walks every
     second panel backwards (tl_templates/cuda/threadblock_swizzle.h).
     """
+    _positive(rows=rows, columns=columns)
+    if not isinstance(panel, int) or panel < 0:
+        raise BadArgument(f"panel is {panel!r}; give a whole number of at least 1, or 0 for the "
+                          "plain order.")
     if not panel:
         return [divmod(i, columns) for i in range(rows * columns)]
     order = []
@@ -198,6 +220,8 @@ def pipeline(num_stages: int, steps: int = 6, copy: int = 6, compute: int = 3) -
     number of buffers is the number of copies that can run ahead.
     """
     _positive(num_stages=num_stages, steps=steps, copy=copy, compute=compute)
+    _drawable(num_stages + 2 * steps, "use larger tiles or smaller sizes, so fewer steps, and "
+              "fewer stages")
     copies, products = pipeline_times(num_stages, steps, copy, compute)
     end = products[-1][1]
     unit, left, top, high = min(22.0, 620 / (steps * (copy + compute))), 96, 36, 22
@@ -238,19 +262,96 @@ def pipeline_times(num_stages: int, steps: int, copy: int, compute: int
     return copies, products
 
 
+def roofline(floors: Any, points: Sequence[tuple[str, float, float]], dtype: str = "float16"
+             ) -> Picture:
+    """Kernels under the two floors: operations per byte across, TFLOP/s up, both logarithmic.
+
+    floors: a `labkit.roofline.Floors`. points: (name, operations per byte, TFLOP/s), both
+    numbers above 0.
+    """
+    points = _listed(points)
+    peak = floors.tensor_tflops.get(dtype)
+    if not peak or not points:
+        raise BadArgument(f"A roofline needs the tensor-core rate for {dtype} and at least one "
+                          "kernel; pass floors that have it, and points.")
+    for point in points:
+        if not _is_point(point):
+            raise BadArgument(f"{point!r} is no point of a roofline; give (name, operations per "
+                              "byte, TFLOP/s) with both numbers above 0 and finite.")
+    ridge = peak * 1e3 / floors.copy_gb_s
+    xs, ys = [x for _, x, _ in points] + [ridge], [y for _, _, y in points] + [peak]
+    low_x, high_x = math.floor(math.log10(min(xs) / 2)), math.ceil(math.log10(max(xs) * 2))
+    low_y, high_y = math.floor(math.log10(min(ys) / 2)), math.ceil(math.log10(max(ys) * 1.5))
+    left, top, width, height = 74, 40, 520, 250
+    canvas = _Canvas(left + width + 30, top + height + 56)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return (left + (math.log10(x) - low_x) / (high_x - low_x) * width,
+                top + height - (math.log10(y) - low_y) / (high_y - low_y) * height)
+
+    canvas.label(left, 24, f"{floors.gpu}: what its memory and its {dtype} tensor cores allow", 13,
+                 "start", weight="bold")
+    for power in range(low_x, high_x + 1):
+        x, _ = at(10.0**power, 10.0**low_y)
+        canvas.line(x, top, x, top + height, _LINE, 1)
+        canvas.label(x, top + height + 18, f"{10.0**power:g}", 10, colour=GREY)
+    for power in range(low_y, high_y + 1):
+        _, y = at(10.0**low_x, 10.0**power)
+        canvas.line(left, y, left + width, y, _LINE, 1)
+        canvas.label(left - 8, y + 4, f"{10.0**power:g}", 10, "end", GREY)
+    canvas.label(left + width / 2, top + height + 40, "operations for each byte moved", 11)
+    canvas.label(left - 8, top - 8, "TFLOP/s", 11, "end")
+    start = max(10.0**low_x, 10.0**low_y * 1e3 / floors.copy_gb_s)
+    canvas.line(*at(start, start * floors.copy_gb_s / 1e3), *at(ridge, peak), ORANGE, 3)
+    canvas.line(*at(ridge, peak), *at(10.0**high_x, peak), GREEN, 3)
+    middle = math.sqrt(start * ridge)
+    x, y = at(middle, middle * floors.copy_gb_s / 1e3)
+    canvas.label(x - 10, y - 8, f"memory: {floors.copy_gb_s:,.0f} GB/s", 11, "end", ORANGE)
+    canvas.label(left + width - 4, at(1, peak)[1] - 9, f"tensor cores: {peak:,.0f} TFLOP/s", 11,
+                 "end", GREEN)
+    for name, x, y in points:
+        px, py = at(x, y)
+        canvas.dot(px, py, BLUE)
+        canvas.label(px + 9, py + 16, name, 11, "start", BLUE, "bold")
+    listed = "; ".join(f"{name}: {y:,.3g} TFLOP/s at {x:,.3g} operations a byte"
+                       for name, x, y in points)
+    return canvas.done(f"{floors.gpu}: kernels below {ridge:,.0f} operations a byte are limited by "
+                       f"memory ({floors.copy_gb_s:,.0f} GB/s), above it by the tensor cores "
+                       f"({peak:,.0f} TFLOP/s in {dtype}). {listed}.")
+
+
 def stack(pictures: Sequence[Picture]) -> Picture:
     """Pictures one below the other, as one."""
+    chosen = _listed(pictures)
+    if not chosen or not all(isinstance(picture, Picture) for picture in chosen):
+        raise BadArgument("stack needs a list of at least one picture and of nothing else; pass "
+                          "what the other functions return, as in [pipeline(1), pipeline(2)].")
     sizes = [tuple(float(p.svg.split(f'{side}="', 1)[1].split('"', 1)[0])
-                   for side in ("width", "height")) for p in pictures]
+                   for side in ("width", "height")) for p in chosen]
     canvas = _Canvas(max(w for w, _ in sizes), sum(h for _, h in sizes) + 8 * (len(sizes) - 1))
     y = 0.0
-    for picture, (_, height) in zip(pictures, sizes, strict=True):
+    for picture, (_, height) in zip(chosen, sizes, strict=True):
         canvas.parts.append(f'<g transform="translate(0 {y:g})">{picture.svg}</g>')
         y += height + 8
-    return canvas.done("\n".join(p.text for p in pictures))
+    return canvas.done("\n".join(p.text for p in chosen))
 
 
 def _positive(**values: int) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or value < 1:
             raise BadArgument(f"{name} is {value!r}; give a whole number of at least 1.")
+
+
+def _drawable(boxes: int, advice: str) -> None:
+    if boxes > _MOST_BOXES:
+        raise BadArgument(f"This picture would have {boxes:,} boxes, too many to see and above "
+                          f"the limit of {_MOST_BOXES:,}; {advice}.")
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, Iterable) else []
+
+
+def _is_point(point: Any) -> bool:
+    return (isinstance(point, (tuple, list)) and len(point) == 3 and isinstance(point[0], str)
+            and all(isinstance(value, Real) and 1e-30 < value < 1e30 for value in point[1:]))

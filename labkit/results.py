@@ -1,16 +1,18 @@
 """Recorded measurements: what was measured on a named GPU on a named day.
 
-`results/<gpu>.json` is one machine's run; DESIGN of the file: `gpu`, `date`, `versions`, `floors`
+`results/<gpu>.json` is one machine's run: `gpu`, `date`, `versions`, `floors`
 and `measurements`, a list of {name, shape, dtype, kernel_ms, spread_ms, floor_ms, error,
-schedule, baselines: {name: ms}, references: {name: ms}, moved, flops}. A baseline computes the
-whole same function; a reference computes less. Times are medians in milliseconds; moved is in
-bytes, each input read once and each output written once.
+schedule, baselines: {name: ms}, references: {name: ms}, moved, flops, clock_mhz}. A baseline
+computes the whole same function; a reference computes less. Times are medians in milliseconds;
+moved is in bytes, each input read once and each output written once; clock_mhz is the
+multiprocessors' clock just after the runs. `results/<gpu>-sweep-<kernel>.json` is one sweep.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -37,6 +39,7 @@ class Measurement:
     references: dict[str, float] = field(default_factory=dict)
     moved: float = 0
     flops: float = 0
+    clock_mhz: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,6 +59,37 @@ class Recording:
         return [m for m in self.measurements if m.name == name]
 
 
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+
+
+def _check(name: str, value: Any, *, zero: bool = False, missing: bool = False) -> None:
+    """Raises ValueError unless `value` is a finite number above 0, or one of the exceptions."""
+    if missing and value is None:
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not (0 < value < math.inf or (zero and value == 0)):
+        raise ValueError(f"{name} is {value!r}, where a finite number "
+                         f"{'of at least' if zero else 'above'} 0 belongs")
+
+
+def _check_all(name: str, values: dict[str, Any]) -> None:
+    for key, value in values.items():
+        _check(f"{name} {key}", value)
+
+
+def _check_measurement(m: Measurement) -> None:
+    _check("kernel_ms", m.kernel_ms)
+    _check("spread_ms", m.spread_ms, zero=True)
+    _check("floor_ms", m.floor_ms, missing=True)
+    _check("error", m.error, zero=True, missing=True)
+    _check("clock_mhz", m.clock_mhz, missing=True)
+    _check("moved", m.moved, zero=True)
+    _check("flops", m.flops, zero=True)
+    for name in ("shape", "baselines", "references"):
+        _check_all(name, getattr(m, name))
+    dict(m.schedule)
+
+
 def load(path: Path) -> Recording:
     """Reads one results file. Raises LabError, naming the file, if it is not as described."""
     known = {f.name for f in fields(Measurement)}
@@ -64,10 +98,12 @@ def load(path: Path) -> Recording:
         measurements = [Measurement(**{k: v for k, v in m.items() if k in known})
                         for m in data["measurements"]]
         for m in measurements:
-            float(m.kernel_ms), dict(m.baselines), dict(m.references), dict(m.shape)
+            _check_measurement(m)
+        _check("copy_gb_s", data["floors"]["copy_gb_s"])
+        _check_all("tensor_tflops", data["floors"]["tensor_tflops"])
         return Recording(str(data["gpu"]), str(data["date"]), dict(data["versions"]),
                          dict(data["floors"]), measurements)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         raise LabError(f"{path.name} is not a results file of labkit "
                        f"({type(error).__name__}: {error}); measure it again.") from error
 
@@ -108,10 +144,35 @@ def assemble(lines: list[str]) -> dict[str, Any]:
             "measurements": list(last.values())}
 
 
+def recorded_sweep(name: str, gpu: str = "h200") -> dict[str, Any]:
+    """The recorded sweep `results/<gpu>-sweep-<name>.json`: gpu, date, flops, schedules.
+
+    Raises LabError if there is none, or if the file is not as described.
+    """
+    path = FOLDER / f"{gpu}-sweep-{name}.json"
+    if path not in set(FOLDER.glob("*-sweep-*.json")):
+        raise LabError(f"No recorded sweep of {name!r} on the {str(gpu).upper()}; run this "
+                       "lesson on a GPU to measure it.")
+    try:
+        data = json.loads(path.read_text())
+        for trial in data["schedules"]:
+            trial["schedule"].items(), str(trial["dtype"])
+            _check_all("shape", trial["shape"])
+            _check("kernel_ms", trial.get("kernel_ms"), missing="failure" in trial)
+            _check("error", trial.get("error"), zero=True, missing=True)
+        _check("flops", data["flops"])
+        str(data["gpu"]), str(data["date"]), data["schedules"][0]
+        return data
+    except _DAMAGE as error:
+        raise LabError(f"{path.name} is not a sweep file of labkit "
+                       f"({type(error).__name__}: {error}); measure it again.") from error
+
+
 def recorded(gpu: str = "h200") -> Recording:
     """The recording shipped for `gpu` (a results file's stem). Raises LabError if there is none."""
-    path = FOLDER / f"{gpu.lower().replace(' ', '')}.json"
-    if not path.exists():
-        have = ", ".join(p.stem for p in sorted(FOLDER.glob("*.json"))) or "none"
-        raise LabError(f"No recorded measurements for {gpu}; recorded are: {have}.")
-    return load(path)
+    name = str(gpu).lower().replace(" ", "")
+    have = {path.stem: path for path in sorted(FOLDER.glob("*.json")) if "-sweep-" not in path.stem}
+    if name not in have:
+        raise LabError(f"No recorded measurements for {gpu}; recorded are: "
+                       f"{', '.join(have) or 'none'}.")
+    return load(have[name])

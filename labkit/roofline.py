@@ -13,7 +13,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.errors import NeedsGPU
+from labkit.errors import BadArgument, NeedsGPU
+from labkit.gpus import Gpu, lookup
 from labkit.table import Table
 
 _COPY_BYTES = 1 << 30
@@ -31,11 +32,24 @@ class Floors:
     copy_gb_s: float
     tensor_tflops: dict[str, float] = field(default_factory=dict)
 
-    def ms(self, moved: float = 0, flops: float = 0, dtype: str = "float16") -> float:
-        """The floor in milliseconds for `moved` bytes and `flops` operations."""
+    def ms(self, moved: float = 0, flops: float = 0, dtype: str = "float16") -> float | None:
+        """The floor in milliseconds for `moved` bytes and `flops` operations; None for operations
+        in a dtype whose rate is not known."""
         memory = moved / self.copy_gb_s / 1e6
+        if not flops:
+            return memory
         rate = self.tensor_tflops.get(dtype)
-        return max(memory, flops / rate / 1e9 if rate and flops else 0.0)
+        return max(memory, flops / rate / 1e9) if rate else None
+
+    @property
+    def sheet(self) -> Gpu:
+        """The data sheet of the GPU whose floors these are."""
+        from labkit.machine import own_gpu
+
+        try:
+            return lookup(self.gpu)
+        except BadArgument:
+            return own_gpu()
 
     def table(self) -> Table:
         rows = [["memory: copy of 1 GiB", f"{self.copy_gb_s:,.0f} GB/s"]]

@@ -39,9 +39,8 @@ class Table:
                 f"{escape(cell)}</{tag}>" for cell, right in zip(cells, self.right, strict=True)
             ) + "</tr>"
 
-        caption = (f'<caption style="caption-side:top;text-align:left;font-weight:600">'
-                   f"{escape(self.title)}</caption>" if self.title else "")
+        title = f'<div style="font-weight:600">{escape(self.title)}</div>' if self.title else ""
         note = (f'<div style="opacity:.75;max-width:60em;white-space:pre-line">'
                 f"{escape(self.note)}</div>" if self.note else "")
-        return (f'<table style="border-collapse:collapse">{caption}<thead>{row(self.columns, "th")}'
+        return (f'{title}<table style="border-collapse:collapse"><thead>{row(self.columns, "th")}'
                 f'</thead><tbody>{"".join(row(r, "td") for r in self.rows)}</tbody></table>{note}')

@@ -2,10 +2,10 @@
 
 Two tests, both of which must hold, with u the unit roundoff of the output's dtype:
 
-* relative Frobenius error  |out - ref| / |ref| <= 4 u. One rounding of every element gives
-  about 0.4 u (rounding errors are spread evenly between -u and u); 4 u leaves room for the few
+* relative Frobenius error  |out - ref| / |ref| <= 2 u. One rounding of every element gives
+  about 0.4 u (rounding errors are spread evenly between -u and u); 2 u leaves room for the few
   further roundings that a fused kernel makes, and none for a lost row, tile or mask.
-* worst element  |out - ref| <= 8 u (|ref| + rms(ref)), twice that limit. It catches the
+* worst element  |out - ref| <= 4 u (|ref| + rms(ref)), twice that limit. It catches the
   one wrong element that a norm over millions does not see.
 
 u = 2^-24 (float32), 2^-11 (float16, and float32 operands of a tensor core: TF32),
@@ -16,6 +16,8 @@ A float32 sum of K terms adds about sqrt(K) 2^-24, so float32 allows 64 u.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +25,10 @@ from labkit.errors import BadArgument, WrongAnswer
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11,
                  "bfloat16": 2.0**-8}
+# below it, rounding is absolute: half of the smallest number that the dtype can hold
+_HALF_SUBNORMAL = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
 _TILES_SHOWN = (16, 48)
+_CHUNK = 1 << 22  # elements compared at a time
 
 
 def tolerance(dtype: str) -> float:
@@ -31,7 +36,7 @@ def tolerance(dtype: str) -> float:
     if dtype not in UNIT_ROUNDOFF:
         raise BadArgument(f"No tolerance is known for {dtype}; "
                           f"the dtypes are {', '.join(UNIT_ROUNDOFF)}.")
-    return UNIT_ROUNDOFF[dtype] * (64 if dtype in ("float32", "float64") else 4)
+    return UNIT_ROUNDOFF[dtype] * (64 if dtype in ("float32", "float64") else 2)
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Comparison:
     """The result of `compare`: `ok`, the errors, and where they lie.
 
     error: relative Frobenius error; inf where a NaN or an infinity stands that the reference
-    lacks. allowed: its limit. worst: index of the worst element, `got` and `wanted` its values.
+    lacks. allowed: its limit. worst: index of the worst element, `got` and `wanted` its values,
+    `off` their distance, of which `off_allowed` would pass.
     nans: NaNs that the reference does not have. bad_tiles: (row, column) of each tile with an
     element beyond the limit, out of `grid` = (rows, columns) of tiles.
     """
@@ -49,6 +55,8 @@ class Comparison:
     error: float
     allowed: float
     worst: tuple[int, ...]
+    off: float
+    off_allowed: float
     got: float
     wanted: float
     nans: int
@@ -71,8 +79,10 @@ class Comparison:
                     f"{self.dtype} allows {self.allowed:.0e}.")
         error = f"{self.error:.1e}" if math.isfinite(self.error) else "not finite"
         lines = [f"{self.name}: WRONG. Relative error {error}; {self.dtype} allows "
-                 f"{self.allowed:.0e}. Worst element {list(self.worst)}: got {self.got:.6g}, "
-                 f"expected {self.wanted:.6g}. {self.wrong:,} of {self.size:,} elements are off."]
+                 f"{self.allowed:.0e}.",
+                 f"Worst element {list(self.worst)}: got {self.got:.6g}, expected "
+                 f"{self.wanted:.6g}; {self.off_allowed:.2g} off would pass. "
+                 f"{self.wrong:,} of {self.size:,} elements are off by more."]
         if self.nans:
             lines.append(f"{self.nans:,} elements are NaN. Outputs start as NaN, so these were "
                          "never written, or were computed from something that was not.")
@@ -114,10 +124,13 @@ def compare(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = No
     comparison says which tiles hold errors. None: an eighth of each axis.
     tf32: the products were made by tensor cores from float32 operands (a 10-bit mantissa).
     Equal infinities agree, and so do NaNs where the reference has NaN too.
-    Raises BadArgument for shapes or dtypes that cannot be compared.
+    Raises BadArgument for what cannot be compared: another object than a dense tensor on the CPU
+    or a GPU, a dtype that is not floating, unequal shapes, a tile below 1.
     """
     import torch
 
+    _check_tensor(name, out)
+    _check_tensor(f"{name}: the reference", reference)
     dtype = str(out.dtype).removeprefix("torch.")
     kind = "tf32" if tf32 and dtype == "float32" else dtype
     if reference.dtype not in (torch.float32, torch.float64):
@@ -129,28 +142,79 @@ def compare(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = No
                           f"{list(reference.shape)}; compare tensors of one shape.")
     if not out.numel():
         raise BadArgument(f"{name} is empty; there is nothing to compare.")
-    allowed = tolerance(kind)
-    x, ref = out.detach().double().cpu(), reference.detach().double().cpu()
-    same = (x == ref) | (x.isnan() & ref.isnan())
-    finite = x.isfinite() & ref.isfinite()
-    difference = torch.where(same, 0.0, torch.where(finite, (x - ref).abs(), math.inf))
-    size = torch.where(ref.isfinite(), ref, 0.0)
-    norm = size.norm().item()
-    error = difference.norm().item() / norm if norm else (math.inf if difference.any() else 0.0)
-    limit = 2 * allowed * (size.abs() + norm / math.sqrt(ref.numel()))
-    bad = difference > limit
-    if error > allowed and not bad.any():  # many small errors: name every element that adds to them
-        bad = difference > allowed * size.abs()
-    index = int(difference.argmax())
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(index), ref.shape))
-    shape = _matrix_shape(ref.shape)
+    shape = _matrix_shape(out.shape)
     tile_shape = _tile_shape(tile, shape)
+    allowed = tolerance(kind)
+    found = _Differences(out.detach(), reference.detach(), shape, tile_shape, kind, allowed)
     return Comparison(
-        name=name, dtype="float32 with TF32 products" if kind == "tf32" else dtype, error=error,
-        allowed=allowed, worst=worst, got=x[worst].item(), wanted=ref[worst].item(),
-        nans=int((x.isnan() & ~ref.isnan()).sum()), wrong=int(bad.sum()), size=ref.numel(),
+        name=name, dtype="float32 with TF32 products" if kind == "tf32" else dtype,
+        error=found.error, allowed=allowed, worst=found.worst, off=found.off,
+        off_allowed=found.off_allowed, got=out[found.worst].item(),
+        wanted=reference[found.worst].item(), nans=found.nans, wrong=found.wrong, size=out.numel(),
         grid=(math.ceil(shape[1] / tile_shape[0]), math.ceil(shape[2] / tile_shape[1])),
-        tile=tile_shape, bad_tiles=_bad_tiles(bad.reshape(shape).any(0), tile_shape))
+        tile=tile_shape, bad_tiles=found.bad_tiles)
+
+
+class _Differences:
+    """One pass over both tensors, a few million elements at a time, on the output's device: a
+    large output is compared in little memory."""
+
+    def __init__(self, out: Any, reference: Any, shape: tuple[int, int, int],
+                 tile: tuple[int, int], kind: str, allowed: float) -> None:
+        import torch
+
+        self._shape = shape
+        self._tile = (min(tile[0], shape[1]), min(tile[1], shape[2]))
+        rows = shape[0] * shape[1]
+        x, ref = out.reshape(rows, shape[2]), reference.reshape(rows, shape[2])
+        step = max(1, _CHUNK // shape[2])
+
+        def chunks() -> Iterator[tuple[int, Any, Any]]:
+            for start in range(0, rows, step):
+                part = ref[start:start + step].to(x.device).double()
+                yield start, x[start:start + step].double(), part
+
+        norm = math.sqrt(sum(torch.where(r.isfinite(), r, 0.0).square().sum().item()
+                             for _, _, r in chunks()))
+        rms = norm / math.sqrt(out.numel())
+        tiny = _HALF_SUBNORMAL.get(kind, 0.0)
+        squares, self.off, self.nans = 0.0, -1.0, 0
+        beyond, small = [0, set()], [0, set()]  # elements, tiles
+        for start, got, want in chunks():
+            same = (got == want) | (got.isnan() & want.isnan())
+            finite = got.isfinite() & want.isfinite()
+            off = torch.where(same, 0.0, torch.where(finite, (got - want).abs(), math.inf))
+            off = (off - tiny).clamp_min(0.0)
+            size = torch.where(want.isfinite(), want.abs(), 0.0)
+            limit = 2 * allowed * (size + rms)
+            squares += off.square().sum().item()
+            self.nans += int((got.isnan() & ~want.isnan()).sum())
+            for kept, bad in ((beyond, off > limit), (small, off > allowed * size)):
+                kept[0] += int(bad.sum())
+                kept[1] |= self._tiles(bad, start)
+            place = int(off.argmax())
+            if off.flatten()[place] > self.off:
+                self.off = off.flatten()[place].item()
+                self.off_allowed = limit.flatten()[place].item()
+                index = torch.tensor(start * shape[2] + place)
+                self.worst = tuple(int(i) for i in torch.unravel_index(index, out.shape))
+        self.error = math.sqrt(squares) / norm if norm else (math.inf if squares else 0.0)
+        # many small errors: name every element that adds to them
+        chosen = small if self.error > allowed and not beyond[0] else beyond
+        self.wrong, self.bad_tiles = chosen[0], sorted(chosen[1])
+
+    def _tiles(self, bad: Any, start: int) -> set[tuple[int, int]]:
+        """(tile row, tile column) of the bad elements of a chunk that begins in row `start`."""
+        import torch
+
+        if not bad.any():
+            return set()
+        columns = torch.nn.functional.pad(bad, (0, -bad.shape[1] % self._tile[1]))
+        columns = columns.reshape(bad.shape[0], -1, self._tile[1]).any(-1)
+        row, column = columns.nonzero(as_tuple=True)
+        row = (row + start) % self._shape[1] // self._tile[0]
+        pairs = torch.stack([row, column], 1).unique(dim=0)
+        return {(r, c) for r, c in pairs.tolist()}
 
 
 def check(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = None,
@@ -160,6 +224,20 @@ def check(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = None
     if not result.ok:
         raise WrongAnswer(repr(result))
     return result
+
+
+def _check_tensor(name: str, tensor: Any) -> None:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise BadArgument(f"{name} is of type {type(tensor).__name__}; pass a torch tensor, as "
+                          "torch.as_tensor makes of an array or a list.")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise BadArgument(f"{name} is a sparse or nested tensor; pass a dense one, for example "
+                          "with .to_dense().")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise BadArgument(f"{name} lies on device {tensor.device.type!r}; pass a tensor with its "
+                          "elements on the CPU or a CUDA GPU.")
 
 
 def _bound(error: float) -> str:
@@ -176,9 +254,12 @@ def _matrix_shape(shape: Any) -> tuple[int, int, int]:
 def _tile_shape(tile: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
     if tile is None:
         return math.ceil(shape[1] / 8), math.ceil(shape[2] / 8)
-    return (1, tile) if isinstance(tile, int) else (int(tile[0]), int(tile[1]))
-
-
-def _bad_tiles(bad: Any, tile: tuple[int, int]) -> list[tuple[int, int]]:
-    rows, columns = bad.nonzero(as_tuple=True)
-    return sorted(set(zip((rows // tile[0]).tolist(), (columns // tile[1]).tolist(), strict=True)))
+    try:
+        pair = tile if isinstance(tile, (tuple, list)) else (1, tile)
+        rows, columns = (operator.index(side) for side in pair)
+    except (TypeError, ValueError):
+        rows = columns = 0
+    if min(rows, columns) < 1:
+        raise BadArgument(f"tile is {tile!r}; give a whole number of elements of at least 1, or a "
+                          "pair of them, as in (128, 128).")
+    return rows, columns
