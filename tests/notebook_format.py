@@ -3,8 +3,9 @@
     python tests/notebook_format.py [--execute] [FILE …]     all lessons if no file is named
 
 Canonical: nbformat 4.5 with readable cell ids, one kernelspec, execution counts in order, streams
-joined, no widget state, no metadata beyond `tags` and `labkit`, and nothing in the outputs that
-differs from run to run without meaning: temporary paths, addresses, clock times.
+joined, no stderr (compilers warn only when they compile), no widget state, no metadata beyond
+`tags` and `labkit`, and nothing in the outputs that differs from run to run without meaning:
+temporary paths, addresses, clock times.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def canonical(notebook: dict) -> str:
         if cell["cell_type"] == "code":
             count += 1
             new["execution_count"] = count
-            new["outputs"] = [_output(o, count) for o in _joined(cell["outputs"])]
+            shown = [o for o in cell["outputs"] if o.get("name") != "stderr"]
+            new["outputs"] = [_output(o, count) for o in _joined(shown)]
         cells.append(new)
     document = {"cells": cells, "metadata": kept, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 
 import nbformat
 import pytest
@@ -18,6 +19,12 @@ each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: less
 
 def tagged(lesson, tag):
     return [cell for cell in lesson.notebook.cells if tag in cell.metadata.get("tags", [])]
+
+
+def depends_on(lesson):
+    """The numbers of the lessons whose kernels this one loads."""
+    source = "\n".join(c.source for c in lesson.notebook.cells if c.cell_type == "code")
+    return sorted(set(re.findall(r'lab\.kernel\("(\d\d)"', source)))
 
 
 # --- form
@@ -49,6 +56,7 @@ def test_front_matter(lesson):
     assert set(matter) == set(lessons.FRONT_MATTER)
     assert matter["gpu"] in ("optional", "required") and 5 <= matter["minutes"] <= 90
     assert matter["min_sm"] in (0, 75, 80, 86, 89, 90)
+    assert set(matter["sm80_cells"]) <= {cell.id for cell in lesson.kernel_cells()}
     title = lesson.notebook.cells[0].source.splitlines()[0]
     assert title == f"# {lesson.number} · {matter['title']}"
 
@@ -67,7 +75,7 @@ def test_parameters_are_literals(lesson):
 def test_tagged_places(lesson):
     assert len(tagged(lesson, "setup")) == 1
     assert tagged(lesson, "exercises")
-    assert lesson.kernel_cells()
+    assert lesson.kernel_cells() or depends_on(lesson)
     assert len(tagged(lesson, "nbval-check-output")) >= 3
 
 
@@ -135,6 +143,11 @@ MUTATIONS = [
     ("02_gemm", "index swapped", "A[by * block_M, k * block_K]", "A[k * block_K, by * block_M]"),
     ("02_gemm", "last tile skipped", "T.ceildiv(M, block_M)", "M // block_M"),
     ("02_gemm", "last step skipped", "T.ceildiv(K, block_K)", "K // block_K"),
+    ("04_epilogue_fusion", "clear removed", "            T.clear(acc)", "            # clear"),
+    ("04_epilogue_fusion", "index swapped", "bias_tile[j]", "bias_tile[block_N - 1 - j]"),
+    ("04_epilogue_fusion", "last tile skipped", "T.ceildiv(N, block_N)", "N // block_N"),
+    ("04_epilogue_fusion", "bias after GELU", "+ 0.5 * T.Cast(\"float32\", bias_tile[j])", ""),
+    ("04_epilogue_fusion", "cubic term lost", "0.2854299956", "0.0"),
 ]
 
 
@@ -148,9 +161,12 @@ def mutated(tmp_path_factory):
         cells = [cell for cell in notebook.cells if "kernel" in cell.metadata.get("tags", [])]
         (cell,) = [cell for cell in cells if cell.source.count(old) == 1]
         cell.source = cell.source.replace(old, new)
-        names[stem, what] = f"{place:02}_{stem[3:]}"
+        names[stem, what] = f"{50 + place}_{stem[3:]}"
         nbformat.write(notebook, folder / f"{names[stem, what]}.ipynb")
-    report = runner.run(device="cpu", out=tmp_path_factory.mktemp("runs"), folder=folder)
+    for lesson in LESSONS:  # whole, for what loads a kernel from another lesson
+        shutil.copy(lesson.path, folder)
+    report = runner.run(list(names.values()), device="cpu", folder=folder,
+                        out=tmp_path_factory.mktemp("runs"))
     results = {result.lesson: result for result in report.lessons}
     return {key: results[name] for key, name in names.items()}
 
@@ -160,6 +176,23 @@ def test_a_broken_kernel_fails_its_lesson(stem, what, mutated):
     result = mutated[stem, what]
     assert result.status == "failed", f"{stem} passed with: {what}"
     assert result.error["name"] == "WrongAnswer", result.error
+
+
+def test_a_broken_kernel_fails_the_lessons_that_load_it(tmp_path):
+    """Lesson 03 has no kernel of its own: it must fail with lesson 02's."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    names = ["03_schedules"]
+    for stem in ("02_gemm", *names):
+        notebook = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
+        for cell in notebook.cells:
+            if stem == "02_gemm" and "kernel" in cell.metadata.get("tags", []):
+                assert "T.ceildiv(K, block_K)" in cell.source
+                cell.source = cell.source.replace("T.ceildiv(K, block_K)", "K // block_K")
+        nbformat.write(notebook, folder / f"{stem}.ipynb")
+    report = runner.run(names, device="cpu", out=tmp_path / "runs", folder=folder)
+    (result,) = report.lessons
+    assert result.status == "failed" and result.error["name"] == "WrongAnswer", result
 
 
 def test_every_kernel_cell_is_mutated():
