@@ -26,7 +26,7 @@ NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints/$(KIND).txt
+$(STAMP): pyproject.toml constraints/$(KIND).txt constraints/nvcc.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit( \
 	  "labkit needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is %d.%d; " % v + \
 	  "call make with PYTHON=python3.12, for example.")'
@@ -34,13 +34,13 @@ $(STAMP): pyproject.toml constraints/$(KIND).txt
 	  a virtual environment; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) \
 	  --constraint constraints/$(KIND).txt --editable '.[$(EXTRAS)]'
-	@touch $@
+	@rm -f $(VENV)/installed-* && touch $@
 
 run: setup
 	$(BIN)/labkit run $(RUN_ARGS)
 
 lab: setup
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 # Tests run on the CPU, also where there is a GPU; `make test-gpu` is for that.
 test: export LABKIT_DEVICE = cpu
@@ -51,6 +51,7 @@ test-all: export LABKIT_DEVICE = cpu
 test-all: setup
 	$(PYTEST) $(NBVAL) -m "not gpu" $(TEST_ARGS) tests notebooks
 
+test-gpu: export LABKIT_REQUIRE_GPU = 1
 test-gpu: setup
 	$(PYTEST) -m gpu $(TEST_ARGS) tests
 

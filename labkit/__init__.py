@@ -23,6 +23,8 @@ _EXPORTS = {
     "floors": "roofline",
     "cross_compile": "crosscompile",
     "landmark_table": "crosscompile",
+    "schedule_table": "schedules",
+    "sweep": "schedules",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

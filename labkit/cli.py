@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -16,17 +17,21 @@ from labkit import __version__
 from labkit.errors import LabError
 
 _OK, _FAILED, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Returns 0, 1 (something failed), 2 (bad input) or 130 (interrupted)."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.command is None:
-        parser.print_help()
-        return _BAD_INPUT
     try:
-        return options.command(options)
+        if options.command is None:
+            parser.print_help()
+            code = _BAD_INPUT
+        else:
+            code = options.command(options)
+        print(end="", flush=True)  # what cannot be written fails here, not after the end
+        return code
     except LabError as error:
         print(f"labkit: {error}", file=sys.stderr)
         return _BAD_INPUT
@@ -34,8 +39,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("labkit: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:  # the reader, as in `labkit lessons | head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return _FAILED
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        print(f"labkit: the output cannot be written ({error.strerror}); free some space, or "
+              "send it elsewhere.", file=sys.stderr)
+        _discard_output()
+        return _FAILED
+
+
+def _discard_output() -> None:
+    """What Python still holds for stdout goes nowhere, so that the exit does not fail on it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

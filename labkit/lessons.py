@@ -3,9 +3,10 @@
 A lesson is `notebooks/NN_name.ipynb`. Its front matter is the notebook metadata `labkit`:
 
     {"title": "Vector add", "summary": "one sentence", "minutes": 25,
-     "gpu": "optional" | "required", "min_sm": 0, "uses": ["tilelang"]}
+     "gpu": "optional" | "required", "min_sm": 0, "sm80_cells": [], "uses": ["tilelang"]}
 
 `min_sm` is the lowest compute capability (75, 80, ...) that the whole lesson needs; 0: any.
+`sm80_cells` are the ids of the kernel cells that need compute capability 8.0 or later.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from labkit.errors import BadArgument, LabError
 
-FRONT_MATTER = ("title", "summary", "minutes", "gpu", "min_sm", "uses")
+FRONT_MATTER = {"title": str, "summary": str, "minutes": int, "gpu": str, "min_sm": int,
+                "sm80_cells": list, "uses": list}
 
 
 def directory() -> Path:
@@ -58,18 +61,29 @@ class Lesson:
         import nbformat
 
         try:
-            return nbformat.read(self.path, as_version=4)
+            found = nbformat.read(self.path, as_version=4)
+            nbformat.validate(found, relax_add_props=True)
+            return found
         except Exception as error:
-            raise LabError(f"{self.path.name} is not a readable notebook ({error}); "
+            raise LabError(f"{self.path.name} is not a readable notebook "
+                           f"({' '.join(str(error).split())}); "
                            "restore it from the repository.") from error
 
     @cached_property
     def front_matter(self) -> dict[str, Any]:
         matter = self.notebook.metadata.get("labkit", {})
+        if not isinstance(matter, dict):
+            raise LabError(f"{self.path.name} has {matter!r} as its metadata 'labkit', where a "
+                           "block of settings belongs; copy it from another lesson and fill it in.")
         missing = [key for key in FRONT_MATTER if key not in matter]
         if missing:
             raise LabError(f"{self.path.name} lacks {', '.join(missing)} in its metadata 'labkit'; "
                            "copy the block from another lesson and fill it in.")
+        for key, kind in FRONT_MATTER.items():
+            if not isinstance(matter[key], kind):
+                raise LabError(f"{self.path.name} has {matter[key]!r} as {key} in its metadata "
+                               f"'labkit', where a value of type {kind.__name__} belongs; "
+                               "correct it.")
         return dict(matter)
 
     def kernel_cells(self) -> list[Any]:
@@ -124,6 +138,7 @@ def kernel(lesson: str, name: str) -> Any:
         exec(compile(source, filename, "exec", dont_inherit=True), space)
         if name in space:
             return space[name]
-    defined = [key for key in space if not key.startswith("_")]
+    defined = [key for key, value in space.items()
+               if not key.startswith("_") and not isinstance(value, ModuleType)]
     raise BadArgument(f"Lesson {found.stem} has no kernel called {name!r}; "
                       f"its kernel cells define: {', '.join(defined) or 'nothing'}.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -122,11 +123,21 @@ def resolve_device(device: str) -> str:
     if device == "gpu" and not there:
         raise NeedsGPU("device is 'gpu', but nvidia-smi shows no GPU that this process may use; "
                        "run with device 'auto' or 'cpu', or see `labkit doctor`.")
+    if device == "auto" and there and not _torch_sees_it():
+        print("labkit: nvidia-smi lists a GPU, but torch cannot use it, so the lessons run on the "
+              "CPU; `labkit doctor` says why.", file=sys.stderr)
+        return "cpu"
     return "gpu" if there else "cpu"
 
 
+def _torch_sees_it() -> bool:
+    """In a process of its own, so that this one need not import torch."""
+    code = "import torch, sys; sys.exit(not torch.cuda.is_available())"
+    return not subprocess.run([sys.executable, "-c", code], capture_output=True).returncode
+
+
 def _has_gpu() -> bool:
-    listing, first = _nvidia_smi("-L"), _first_visible()
+    listing, first = machine.nvidia_smi("-L"), _first_visible()
     if first.isdigit():
         return int(first) < len(re.findall(r"^GPU \d", listing, re.MULTILINE))
     return first.startswith(("GPU-", "MIG-")) and first in listing
@@ -134,7 +145,8 @@ def _has_gpu() -> bool:
 
 def capability() -> int | None:
     """The first visible GPU's compute capability, as in 90; None where nvidia-smi won't say."""
-    shown = _nvidia_smi("--query-gpu=compute_cap", "--format=csv,noheader", "-i", _first_visible())
+    shown = machine.nvidia_smi("--query-gpu=compute_cap", "--format=csv,noheader",
+                               "-i", _first_visible())
     found = re.match(r"(\d+)\.(\d)", shown)
     return int(found[1] + found[2]) if found else None
 
@@ -142,14 +154,6 @@ def capability() -> int | None:
 def _first_visible() -> str:
     """An index or a UUID; "" or "-1" hide all GPUs."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-
-
-def _nvidia_smi(*arguments: str) -> str:
-    try:
-        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True,
-                              timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
 
 
 def _output_folder(out: str | Path | None, notebooks: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 # A skip is expected only for what the machine lacks by nature. Any other one fails the run,
@@ -12,10 +14,12 @@ _unexpected: list[str] = []
 
 @pytest.fixture
 def cuda():
-    """Skips where torch sees no GPU; returns torch otherwise."""
+    """Skips where torch sees no GPU (under `make test-gpu`: fails); returns torch otherwise."""
     import torch
 
     if not torch.cuda.is_available():
+        if os.environ.get("LABKIT_REQUIRE_GPU"):
+            pytest.fail("torch sees no CUDA GPU, and `make test-gpu` is for one")
         pytest.skip("needs a CUDA GPU")
     return torch
 

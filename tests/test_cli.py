@@ -15,7 +15,7 @@ import pytest
 from test_runner import write
 
 import labkit
-from labkit import runner
+from labkit import machine
 from labkit.cli import main
 
 
@@ -84,7 +84,7 @@ def test_run_passes_and_reports_in_a_folder_named_by_time(lessons, capsys):
     (["run", "--device", "gpu"], "no GPU"),
 ])
 def test_bad_input_is_one_sentence_and_2(lessons, monkeypatch, capsys, arguments, words):
-    monkeypatch.setattr(runner, "_nvidia_smi", lambda *_: "")
+    monkeypatch.setattr(machine, "nvidia_smi", lambda *_: "")
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("labkit: ") and error.count("\n") == 1 and words in error

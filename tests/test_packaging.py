@@ -55,10 +55,20 @@ def test_kernel_packages_come_from_pip():
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_constraints_fit_the_requirements(kind):
     lines = [line for line in (ROOT / "constraints" / f"{kind}.txt").read_text().splitlines()
-             if line and not line.startswith("#")]
+             if line and not line.startswith(("#", "--constraint "))]
     pins = {r.name: r for r in map(Requirement, lines)}
     version = next(iter(pins["torch"].specifier)).version
     assert declared()["torch"].specifier.contains(version)
+
+
+def test_the_compilers_parts_are_of_one_release():
+    lines = (ROOT / "constraints" / "nvcc.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert len(pins) == 5 and {str(pin.specifier) for pin in pins} == {"==13.0.*"}
+    for kind in ("cpu", "gpu"):
+        assert "--constraint nvcc.txt" in (ROOT / "constraints" / f"{kind}.txt").read_text()
+    (pip,) = [line["pip"] for line in ENVIRONMENT["dependencies"] if isinstance(line, dict)]
+    assert "--constraint constraints/nvcc.txt" in pip
 
 
 def test_version_stands_once():

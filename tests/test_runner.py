@@ -21,7 +21,7 @@ from labkit.report import STATUSES, Result
 
 PARAMETERS = 'device = "auto"\ngpu = ""\nquick = False'
 MATTER = {"title": "A title", "summary": "One sentence.", "minutes": 1, "gpu": "optional",
-          "min_sm": 0, "uses": []}
+          "min_sm": 0, "sm80_cells": [], "uses": []}
 HTML = "<script>alert('x')</script> & more\nsecond line"
 
 LEFTOVERS = """
@@ -263,11 +263,24 @@ def test_device_is_resolved_without_torch(tmp_path, monkeypatch, listing, visibl
     monkeypatch.delenv("LABKIT_DEVICE", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(runner, "_torch_sees_it", lambda: True)
     assert runner.resolve_device("auto") == device
     assert runner.resolve_device("cpu") == "cpu"
     if device == "cpu":
         with pytest.raises(NeedsGPU, match="nvidia-smi shows no GPU"):
             runner.resolve_device("gpu")
+
+
+def test_a_gpu_that_torch_cannot_use(tmp_path, monkeypatch, capsys):
+    """As with a driver that is older than torch's CUDA: the lessons run, on the CPU."""
+    fake_smi(tmp_path, "GPU 0: NVIDIA H200 (UUID: GPU-1a2b)")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for name in ("CUDA_VISIBLE_DEVICES", "LABKIT_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(runner, "_torch_sees_it", lambda: False)
+    assert runner.resolve_device("auto") == "cpu"
+    assert "torch cannot use it" in capsys.readouterr().err
+    assert runner.resolve_device("gpu") == "gpu"  # asked for: the lessons say what is wrong
 
 
 def test_lesson_above_the_capability_is_skipped(tmp_path, monkeypatch):
