@@ -1,9 +1,11 @@
 """Times a kernel beside its baselines, so that the comparison means something.
 
-* Interleaved: every round runs each candidate once, so a change of the clock meets them all.
+* Interleaved: every round runs each candidate once, so a change of the clock meets them all; each
+  round starts with another one, so none always runs in the wake of the same neighbour.
 * Cold: before each call a buffer twice as large as the L2 cache is overwritten.
 * Median over the rounds, and the range from the 10th to the 90th percentile as the spread.
 * On the device: CUDA events around the call; the overwrite before it hides the launch.
+* The outputs that were timed are the ones that are checked, after the last round.
 
 Without a GPU nothing is timed. What is shown then was recorded on a named GPU and says so.
 """
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import BadArgument, LabError, NeedsGPU
-from labkit.machine import nvidia_smi
+from labkit.machine import clock_mhz
 from labkit.results import Measurement, append, recorded
 from labkit.table import Table
 
@@ -26,11 +28,13 @@ _ROUNDS = (10, 500)  # at least, at most
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of one candidate. spread: from the 10th to the 90th percentile."""
+    """Milliseconds of one candidate. spread: from the 10th to the 90th percentile; clock_mhz: the
+    multiprocessors' clock half way through the rounds, None where the driver does not tell."""
 
     median: float
     spread: float
     rounds: int
+    clock_mhz: float | None = None
 
 
 def time_each(candidates: dict[str, Callable[[], Any]], milliseconds: float = 200,
@@ -67,13 +71,18 @@ def time_each(candidates: dict[str, Callable[[], Any]], milliseconds: float = 20
         torch.cuda.synchronize()
         slowest = max(slowest, min(start.elapsed_time(end) for start, end in trial))
     rounds = int(min(max(milliseconds / max(slowest, 1e-3), _ROUNDS[0]), _ROUNDS[1]))
-    events = [{name: once(call) for name, call in candidates.items()} for _ in range(rounds)]
+    names, events, clock = list(candidates), [], None
+    for turn in range(rounds):
+        first = turn % len(names)
+        events.append({name: once(candidates[name]) for name in names[first:] + names[:first]})
+        if turn == rounds // 2:
+            clock = clock_mhz()  # the GPU is at work on the rounds queued so far
     torch.cuda.synchronize()
     result = {}
     for name in candidates:
         times = sorted(start.elapsed_time(end) for start, end in (row[name] for row in events))
         low, high = times[round(0.1 * (rounds - 1))], times[round(0.9 * (rounds - 1))]
-        result[name] = Times(statistics.median(times), high - low, rounds)
+        result[name] = Times(statistics.median(times), high - low, rounds, clock)
     return result
 
 
@@ -101,20 +110,24 @@ class Result:
         whole = [(ours, m.kernel_ms), *m.baselines.items()]
         if m.floor_ms:
             whole.append(("floor", m.floor_ms))
-        rows = [[name, f"{ms:.4f}", f"{self.rate(ms):,.0f}",
+        spreads = {ours: m.spread_ms, **m.spreads}
+
+        def spread(name: str) -> str:
+            return f"{spreads[name]:.4f}" if name in spreads else ""
+
+        rows = [[name, f"{ms:.4f}", spread(name), f"{self.rate(ms):,.0f}",
                  f"{m.floor_ms / ms:.0%}" if m.floor_ms else "", f"{ms / m.kernel_ms:.2f}"]
                 for name, ms in whole]
         after = 1 + len(m.baselines)
         rows[after:after] = [
-            [f"({name})", f"{ms:.4f}", "", "", f"{ms / m.kernel_ms:.2f}"]
+            [f"({name})", f"{ms:.4f}", spread(name), "", "", f"{ms / m.kernel_ms:.2f}"]
             for name, ms in m.references.items()]
         shape = ", ".join(f"{axis} = {size:,}" for axis, size in m.shape.items())
         origin = "measured now" if self.measured_now else "RECORDED there, not measured here"
-        note = ("Medians of interleaved runs from a cold cache; the kernel's own runs spread over "
-                f"{m.spread_ms:.4f} ms. Time ratio: over the kernel's time, so above 1 the kernel "
-                "is faster.")
+        note = ("Medians of interleaved runs from a cold cache; spread: from the 10th to the 90th "
+                "percentile. Time ratio: over the kernel's time, so above 1 the kernel is faster.")
         if m.clock_mhz:
-            note += f" Multiprocessors' clock just after: {m.clock_mhz:,.0f} MHz."
+            note += f" Multiprocessors' clock meanwhile: {m.clock_mhz:,.0f} MHz."
         if m.references:
             note += " In brackets: computes less than the kernel does."
         if not self.measured_now:
@@ -123,7 +136,7 @@ class Result:
             note += f": {chosen}. " if chosen else ". "
             note += "What you change is checked here, not timed."
         return Table(f"{m.name}: {shape}, {m.dtype}, on {self.gpu}, {self.date} ({origin})",
-                     ["what", ">ms", f">{self.unit}", ">of the floor", ">time ratio"], rows, note)
+                     ["what", ">ms", ">spread", f">{self.unit}", ">of the floor", ">time ratio"], rows, note)
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -133,18 +146,21 @@ class Result:
 
 
 def bench(name: str, here: Any, *, kernel: Callable[[], Any],
-              baselines: dict[str, Callable[[], Any]],
-              references: dict[str, Callable[[], Any]] | None = None,
-              shape: dict[str, int], dtype: str, moved: float, flops: float = 0,
-              error: float | None = None, schedule: dict[str, Any] | None = None) -> Result:
+          baselines: dict[str, Callable[[], Any]],
+          references: dict[str, Callable[[], Any]] | None = None,
+          shape: dict[str, int], dtype: str, moved: float, flops: float = 0,
+          check: Callable[[], Any] | None = None,
+          schedule: dict[str, Any] | None = None) -> Result:
     """Times `kernel` beside its baselines on the GPU of this run; without one, shows the
     recorded measurement called `name`.
 
     here: the result of `lab.here`. kernel, baselines, references: calls without arguments that
     launch work on the current stream; a baseline computes the same whole function, a reference
     less. shape: axis -> size. moved: bytes read once plus written once. flops: operations.
-    error: relative Frobenius error of the output that is timed. schedule: what was chosen.
-    Raises LabError if there is no GPU and nothing is recorded under `name`.
+    check: called after the timing, compares the output that was timed and returns `lab.check`'s
+    verdict, whose error is kept. schedule: what was chosen.
+    Raises LabError if there is no GPU and nothing is recorded under `name`, and what `check`
+    raises.
     """
     if here.device != "gpu":
         recording = recorded()
@@ -160,14 +176,16 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
 
     references = references or {}
     times = time_each({"this kernel": kernel, **baselines, **references})
-    clock = nvidia_smi("--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-i", "0").strip()
+    verdict = check() if check else None
+    own = times["this kernel"]
     m = Measurement(name=name, shape=dict(shape), dtype=dtype,
-                    kernel_ms=times["this kernel"].median, spread_ms=times["this kernel"].spread,
-                    floor_ms=measured().ms(moved, flops, dtype), error=error,
+                    kernel_ms=own.median, spread_ms=own.spread,
+                    floor_ms=measured().ms(moved, flops, dtype),
+                    error=verdict.error if verdict else None,
                     schedule=schedule or {},
                     baselines={key: times[key].median for key in baselines},
                     references={key: times[key].median for key in references},
-                    moved=moved, flops=flops,
-                    clock_mhz=float(clock) if clock.isdigit() else None)
+                    spreads={key: times[key].spread for key in (*baselines, *references)},
+                    moved=moved, flops=flops, clock_mhz=own.clock_mhz)
     append(m, measured())
     return Result(m, torch.cuda.get_device_name(), str(datetime.date.today()), measured_now=True)

@@ -2,10 +2,11 @@
 
 `results/<gpu>.json` is one machine's run: `gpu`, `date`, `versions`, `floors`
 and `measurements`, a list of {name, shape, dtype, kernel_ms, spread_ms, floor_ms, error,
-schedule, baselines: {name: ms}, references: {name: ms}, moved, flops, clock_mhz}. A baseline
-computes the whole same function; a reference computes less. Times are medians in milliseconds;
-moved is in bytes, each input read once and each output written once; clock_mhz is the
-multiprocessors' clock just after the runs. `results/<gpu>-sweep-<kernel>.json` is one sweep.
+schedule, baselines: {name: ms}, references: {name: ms}, spreads: {name: ms}, moved, flops,
+clock_mhz}. A baseline computes the whole same function; a reference computes less. Times are
+medians in milliseconds; spread_ms is the kernel's range from the 10th to the 90th percentile,
+spreads the others'; moved is in bytes, each input read once and each output written once;
+clock_mhz is the multiprocessors' clock during the runs. `results/<gpu>-sweep-<kernel>.json` is one sweep.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Measurement:
     schedule: dict[str, Any] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)
     references: dict[str, float] = field(default_factory=dict)
+    spreads: dict[str, float] = field(default_factory=dict)
     moved: float = 0
     flops: float = 0
     clock_mhz: float | None = None
@@ -87,6 +89,8 @@ def _check_measurement(m: Measurement) -> None:
     _check("flops", m.flops, zero=True)
     for name in ("shape", "baselines", "references"):
         _check_all(name, getattr(m, name))
+    for name, spread in m.spreads.items():
+        _check(f"spreads {name}", spread, zero=True)
     dict(m.schedule)
 
 
@@ -127,11 +131,14 @@ def append(measurement: Measurement, floors: Any) -> None:
 
 def assemble(lines: list[str]) -> dict[str, Any]:
     """A results file's content from the lines that `append` wrote: of each name, shape and dtype
-    the last measurement, of the floors the highest. Raises BadArgument if GPUs are mixed."""
+    the last measurement, of the floors the highest. Raises BadArgument if GPUs, days or versions
+    are mixed."""
     entries = [json.loads(line) for line in lines if line.strip()]
-    if len({entry["gpu"] for entry in entries}) != 1:
-        raise BadArgument("A results file holds the measurements of one GPU; these come from "
-                          f"{sorted({entry['gpu'] for entry in entries}) or 'none'}.")
+    for key in ("gpu", "date", "versions"):
+        found = sorted({str(entry[key]) for entry in entries})
+        if len(found) != 1:
+            raise BadArgument(f"A results file holds the measurements of one {key}; these come from "
+                              f"{' and '.join(found) or 'none'}. Measure them in one go.")
     last = {(m["name"], str(m["shape"]), m["dtype"]): m for m in
             (entry["measurement"] for entry in entries)}
     rates: dict[str, float] = {}
@@ -160,6 +167,7 @@ def recorded_sweep(name: str, gpu: str = "h200") -> dict[str, Any]:
             _check_all("shape", trial["shape"])
             _check("kernel_ms", trial.get("kernel_ms"), missing="failure" in trial)
             _check("error", trial.get("error"), zero=True, missing=True)
+            _check("spread_ms", trial.get("spread_ms"), zero=True, missing=True)
         _check("flops", data["flops"])
         str(data["gpu"]), str(data["date"]), data["schedules"][0]
         return data

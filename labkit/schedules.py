@@ -8,11 +8,12 @@ shows recorded times.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.errors import BadArgument, LabError, WrongAnswer
@@ -65,13 +66,15 @@ def schedule_table(build: Callable[..., Any], schedules: Sequence[dict[str, Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """One schedule of a sweep. kernel_ms: median, None if it was not timed; failure: why it did
-    not run, in a sentence; error: relative Frobenius error of what was checked."""
+    """One schedule of a sweep. kernel_ms: median, None if it was not timed; spread_ms: from its
+    10th to its 90th percentile; failure: why it did not run, in a sentence; error: relative
+    Frobenius error of what was checked."""
 
     schedule: dict[str, Any]
     kernel_ms: float | None = None
     error: float | None = None
     failure: str = ""
+    spread_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -125,14 +128,16 @@ class Sweep:
         timed = sorted((t for t in trials if t.kernel_ms is not None), key=lambda t: t.kernel_ms)
         best = self.ranked[0].kernel_ms if self.ranked else None
         rows = [[place, text(t.schedule), f"{t.kernel_ms:.4f}",
+                 "" if t.spread_ms is None else f"{t.spread_ms:.4f}",
                  f"{self.flops / t.kernel_ms / 1e9:,.0f}", f"{best / t.kernel_ms:.0%}"]
                 for place, t in enumerate(timed, 1)]
-        rows += [["", text(t.schedule), "", "", t.failure] for t in trials if t.failure]
+        rows += [["", text(t.schedule), "", "", "", t.failure] for t in trials if t.failure]
         shape = ", ".join(f"{axis} = {size:,}" for axis, size in self.shape.items())
         origin = "measured now" if self.measured_now else "RECORDED there, not measured here"
         return Table(f"{self.name}: {shape}, {self.dtype}, on {self.gpu}, {self.date} ({origin})",
-                     [">rank", "schedule", ">ms", ">TFLOP/s", ">of the best"], rows,
-                     "Every schedule's output was checked before it was timed.")
+                     [">rank", "schedule", ">ms", ">spread", ">TFLOP/s", ">of the best"], rows,
+                     "Every schedule's output was checked before it was timed and after. Spread: "
+                     "from the 10th to the 90th percentile of the runs.")
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -169,7 +174,7 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         kernels = list(pool.map(prepare, schedules))
-    checked, calls = [], {}
+    checked, calls, verdicts = [], {}, {}
     for place, (schedule, kernel) in enumerate(zip(schedules, kernels, strict=True)):
         failure, error = "", None
         if isinstance(kernel, LabError):
@@ -178,18 +183,20 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
             try:
                 arguments = kernel.arguments(*inputs)
                 kernel.launch(*arguments)
-                sides = tuple(schedule.get(side, 128) for side in tile)
-                verdict = compare(arguments[-1], reference, tile=sides, name=text(schedule))
+                verdicts[place] = functools.partial(
+                    compare, arguments[-1], reference, name=text(schedule),
+                    tile=tuple(schedule.get(side, 128) for side in tile))
+                verdict = verdicts[place]()
                 error = verdict.error
                 failure = "" if verdict.ok else repr(verdict).splitlines()[0]
-                calls[place] = lambda launch=kernel.launch, args=arguments: launch(*args)
+                calls[place] = functools.partial(kernel.launch, *arguments)
             except Exception as problem:
                 failure = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         checked.append(Trial(dict(schedule), None, error, failure))
     if here.device == "cpu":
         found = recorded_sweep(name)
-        trials = [Trial(t["schedule"], t.get("kernel_ms"), t.get("error"), t.get("failure", ""))
-                  for t in found["schedules"]]
+        trials = [Trial(t["schedule"], t.get("kernel_ms"), t.get("error"), t.get("failure", ""),
+                        t.get("spread_ms")) for t in found["schedules"]]
         first = found["schedules"][0]
         return Sweep(name, found["gpu"], found["date"], False, first["shape"], first["dtype"],
                      found["flops"], trials, checked)
@@ -197,8 +204,15 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
 
     right = {place: call for place, call in calls.items() if not checked[place].failure}
     times = time_each({str(place): call for place, call in right.items()}) if right else {}
-    trials = [Trial(t.schedule, times[str(i)].median if str(i) in times else None, t.error,
-                    t.failure) for i, t in enumerate(checked)]
+    trials = []
+    for place, trial in enumerate(checked):
+        if str(place) in times:
+            verdict, took = verdicts[place](), times[str(place)]  # what was timed, once more
+            trial = (replace(trial, kernel_ms=took.median, spread_ms=took.spread) if verdict.ok else
+                     replace(trial, error=verdict.error,
+                             failure=f"wrong after timing: {repr(verdict).splitlines()[0]}"))
+            checked[place] = trial
+        trials.append(trial)
     result = Sweep(name, torch.cuda.get_device_name(), str(datetime.date.today()), True,
                    dict(shape), dtype, flops, trials, checked)
     _record(result)
@@ -218,7 +232,8 @@ def _record(result: Sweep) -> None:
     for t in result.trials:
         entry = {"schedule": t.schedule, "shape": result.shape, "dtype": result.dtype}
         entries.append({**entry, **({"failure": t.failure} if t.failure else
-                                    {"kernel_ms": t.kernel_ms, "error": t.error})})
+                                    {"kernel_ms": t.kernel_ms, "spread_ms": t.spread_ms,
+                                     "error": t.error})})
     content = {"gpu": result.gpu, "date": result.date, "versions": versions(),
                "flops": result.flops, "schedules": entries}
     Path(path).with_name(f"sweep-{result.name}.json").write_text(json.dumps(content, indent=1))

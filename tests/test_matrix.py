@@ -34,6 +34,11 @@ def _gelu(sm):
                                               **lab.kernel("02", "gemm_schedule")(sm))
 
 
+def _persistent(sm):
+    return lab.kernel("03", "gemm_persistent")(4096, 4096, 4096, dtype=_sixteen_bit(sm),
+                                               **lab.kernel("03", "persistent_schedule")(sm))
+
+
 # (lesson, kernel): (program for a compute capability, compiler options, multiplies matrices)
 KERNELS = {
     ("00_environment", "double"): (lambda sm: lab.kernel("00", "double")(1 << 20), None, False),
@@ -41,6 +46,7 @@ KERNELS = {
         lambda sm: lab.kernel("01", "vector_add")(1 << 26), None, False),
     ("02_gemm", "gemm"): (lambda sm: _gemm(sm, "float16"), None, True),
     ("03_schedules", "gemm"): (lambda sm: _gemm(sm, _sixteen_bit(sm)), None, True),
+    ("03_schedules", "gemm_persistent"): (_persistent, None, True),
     ("04_epilogue_fusion", "gemm_bias_gelu"): (_gelu, lab.kernel("04", "FAST_MATH"), True),
 }
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
