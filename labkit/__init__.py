@@ -25,6 +25,9 @@ _EXPORTS = {
     "landmark_table": "crosscompile",
     "schedule_table": "schedules",
     "sweep": "schedules",
+    "lower": "lowering",
+    "printed": "printing",
+    "tune": "tuning",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

@@ -320,6 +320,64 @@ def roofline(floors: Any, points: Sequence[tuple[str, float, float]], dtype: str
                        f"({peak:,.0f} TFLOP/s in {dtype}). {listed}.")
 
 
+def fragment(layout: Any, name: str = "fragment", *, rows: int = 16, columns: int = 16,
+             thread: int = 0) -> Picture:
+    """Which thread holds which element of a fragment, and in which of its registers.
+
+    layout: one of `lab.lower(program, gpu).layouts`. rows, columns: how much of the fragment to
+    show, from its first element on. thread: the one to stand out.
+    """
+    from labkit.lowering import owners
+
+    _positive(rows=rows, columns=columns)
+    if not isinstance(thread, int) or thread < 0:
+        raise BadArgument(f"thread is {thread!r}; give a whole number of at least 0.")
+    owners(layout, *(0 for _ in getattr(layout, "get_input_shape", list)()))  # a fragment at all?
+    shape = [int(extent) for extent in layout.get_input_shape()]
+    lead, shape = [0] * (len(shape) - 2), [1, 1, *shape][-2:]
+    rows, columns = min(rows, shape[0]), min(columns, shape[1])
+    _drawable(rows * columns, "use larger tiles or smaller sizes, so fewer rows and columns")
+    flat = len(layout.get_input_shape()) == 1
+    cell, pad, top = 34, 44, 66
+    canvas = _Canvas(max(pad * 2 + columns * cell, 520), top + rows * cell + 22)
+    size = f"{shape[1]}" if flat else f"{shape[0]} x {shape[1]}"
+    part = f"{columns}" if flat else f"{rows} x {columns}"
+    part += " element" if rows * columns == 1 else " elements"
+    canvas.label(pad, 22, f"{name}, {size}: the first {part}", 13, "start", weight="bold")
+    canvas.label(pad, 40, "in each cell: the thread, below it the register", 11, "start", GREY)
+    canvas.label(pad + 284, 40, f"thread {thread} in orange", 11, "start", ORANGE, "bold")
+    boxes, threads, registers, mine, seen, copied = [], [], [], [], set(), 1
+    for c in range(columns):
+        canvas.label(pad + (c + 0.5) * cell, top - 6, str(c), 9, colour=GREY)
+    for r in range(rows):
+        y = top + r * cell
+        canvas.label(pad - 6, y + 0.6 * cell, "" if flat else str(r), 9, "end", GREY)
+        for c in range(columns):
+            x = pad + c * cell
+            holders = owners(layout, *((c,) if flat else (*lead, r, c)))
+            (first, register), copied = holders[0], len(holders)
+            seen |= {holder for holder, _ in holders}
+            fill, opacity = SKY, (0.12, 0.3, 0.48, 0.66)[first % 4]
+            if any(holder == thread for holder, _ in holders):
+                mine.append(f"[{c}]" if flat else f"[{r}, {c}]")
+                fill, opacity = ORANGE, 0.9
+            boxes.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="{fill}" '
+                         f'fill-opacity="{opacity}"/>')
+            more = "" if copied == 1 else "…"
+            threads.append(f'<text x="{x + 17}" y="{y + 16}">{first}{more}</text>')
+            registers.append(f'<text x="{x + 17}" y="{y + 28}">r{register}</text>')
+    for style, parts in (('stroke="#ffffff"', boxes),
+                         (f'text-anchor="middle" font-size="12" font-weight="bold" fill="{_INK}"',
+                          threads), (f'text-anchor="middle" font-size="9" fill="{_INK}"',
+                                     registers)):
+        canvas.parts.append(f'<g {style}>{"".join(parts)}</g>')
+    held = f"Each is held by {copied} threads. " if copied > 1 else ""
+    listed = ", ".join(mine[:8]) + (" and more" if len(mine) > 8 else "")
+    return canvas.done(f"{name}, {size}: the first {part} in the registers of "
+                       f"{len(seen)} threads. {held}Thread {thread} holds {len(mine)} of them"
+                       f"{': ' + listed if mine else ''}.")
+
+
 def stack(pictures: Sequence[Picture]) -> Picture:
     """Pictures one below the other, as one."""
     chosen = _listed(pictures)

@@ -5,8 +5,10 @@ Two tests, both of which must hold, with u the unit roundoff of the output's dty
 * relative Frobenius error  |out - ref| / |ref| <= 2 u. One rounding of every element gives
   about 0.4 u (rounding errors are spread evenly between -u and u); 2 u leaves room for the few
   further roundings that a fused kernel makes, and none for a lost row, tile or mask.
-* worst element  |out - ref| <= 4 u (|ref| + rms(ref)), twice that limit. It catches the
-  one wrong element that a norm over millions does not see.
+* worst element  |out - ref| <= 4 u (|ref| + rms), twice that limit, where rms is the larger one
+  of the whole reference and of the element's row (the last axis): an element is a sum of terms,
+  and its error follows their size, also where they cancel. It catches the one wrong element
+  that a norm over millions does not see.
 
 u = 2^-24 (float32), 2^-11 (float16, and float32 operands of a tensor core: TF32),
 2^-8 (bfloat16): IEEE 754 and Higham, Accuracy and Stability of Numerical Algorithms, ch. 2.
@@ -44,8 +46,8 @@ class Comparison:
     """The result of `compare`: `ok`, the errors, and where they lie.
 
     error: relative Frobenius error; inf where a NaN or an infinity stands that the reference
-    lacks. allowed: its limit. worst: index of the worst element, `got` and `wanted` its values,
-    `off` their distance, of which `off_allowed` would pass.
+    lacks. allowed: its limit. worst: index of the element that is furthest beyond its own limit, `got`
+    and `wanted` its values, `off` their distance, of which `off_allowed` would pass.
     nans: NaNs that the reference does not have. bad_tiles: (row, column) of each tile with an
     element beyond the limit, out of `grid` = (rows, columns) of tiles.
     """
@@ -178,7 +180,7 @@ class _Differences:
                              for _, _, r in chunks()))
         rms = norm / math.sqrt(out.numel())
         tiny = _HALF_SUBNORMAL.get(kind, 0.0)
-        squares, self.off, self.nans = 0.0, -1.0, 0
+        squares, most, self.nans = 0.0, -1.0, 0
         beyond, small = [0, set()], [0, set()]  # elements, tiles
         for start, got, want in chunks():
             same = (got == want) | (got.isnan() & want.isnan())
@@ -186,14 +188,17 @@ class _Differences:
             off = torch.where(same, 0.0, torch.where(finite, (got - want).abs(), math.inf))
             off = (off - tiny).clamp_min(0.0)
             size = torch.where(want.isfinite(), want.abs(), 0.0)
-            limit = 2 * allowed * (size + rms)
+            scale = size.square().mean(-1, keepdim=True).sqrt().clamp_min(rms)
+            limit = 2 * allowed * (size + scale)
             squares += off.square().sum().item()
             self.nans += int((got.isnan() & ~want.isnan()).sum())
             for kept, bad in ((beyond, off > limit), (small, off > allowed * size)):
                 kept[0] += int(bad.sum())
                 kept[1] |= self._tiles(bad, start)
-            place = int(off.argmax())
-            if off.flatten()[place] > self.off:
+            excess = torch.where(off > 0, off / limit, 0.0)  # an infinity stays one
+            place = int(excess.argmax())
+            if excess.flatten()[place] > most:
+                most = excess.flatten()[place].item()
                 self.off = off.flatten()[place].item()
                 self.off_allowed = limit.flatten()[place].item()
                 index = torch.tensor(start * shape[2] + place)

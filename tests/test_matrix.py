@@ -48,6 +48,9 @@ KERNELS = {
     ("03_schedules", "gemm"): (lambda sm: _gemm(sm, _sixteen_bit(sm)), None, True),
     ("03_schedules", "gemm_persistent"): (_persistent, None, True),
     ("04_epilogue_fusion", "gemm_bias_gelu"): (_gelu, lab.kernel("04", "FAST_MATH"), True),
+    ("08_debugging", "centre"): (lambda sm: lab.kernel("08", "centre")(4096, 1000), None, False),
+    ("08_debugging", "two_products"): (
+        lambda sm: lab.kernel("08", "two_products")(4096, 4096), None, True),
 }
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]

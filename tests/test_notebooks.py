@@ -151,6 +151,11 @@ MUTATIONS = [
     ("04_epilogue_fusion", "last tile skipped", "T.ceildiv(N, block_N)", "N // block_N"),
     ("04_epilogue_fusion", "bias after GELU", "+ 0.5 * T.Cast(\"float32\", bias_tile[j])", ""),
     ("04_epilogue_fusion", "cubic term lost", "0.2854299956", "0.0"),
+    ("08_debugging", "divided by the tile's width", "- total[i] / N", "- total[i] / width"),
+    ("08_debugging", "maximum for a sum", "T.reduce_sum", "T.reduce_max"),
+    ("08_debugging", "clear removed", "            T.clear(acc)", "            # clear"),
+    ("08_debugging", "not transposed", "transpose_B=True, ", ""),
+    ("08_debugging", "last step skipped", "T.ceildiv(keys, block_N)", "keys // block_N"),
 ]
 
 
@@ -182,10 +187,10 @@ def test_a_broken_kernel_fails_its_lesson(stem, what, mutated):
 
 
 def test_a_broken_kernel_fails_the_lessons_that_load_it(tmp_path):
-    """Lesson 03 has no kernel of its own: it must fail with lesson 02's."""
+    """Lesson 03 measures lesson 02's kernel and lesson 07 tunes it: they must fail with it."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    names = ["03_schedules"]
+    names = ["03_schedules", "07_autotuning"]
     for stem in ("02_gemm", *names):
         notebook = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
         for cell in notebook.cells:
@@ -194,8 +199,9 @@ def test_a_broken_kernel_fails_the_lessons_that_load_it(tmp_path):
                 cell.source = cell.source.replace("T.ceildiv(K, block_K)", "K // block_K")
         nbformat.write(notebook, folder / f"{stem}.ipynb")
     report = runner.run(names, device="cpu", out=tmp_path / "runs", folder=folder)
-    (result,) = report.lessons
-    assert result.status == "failed" and result.error["name"] == "WrongAnswer", result
+    assert [result.lesson for result in report.lessons] == names
+    for result in report.lessons:
+        assert result.status == "failed" and result.error["name"] == "WrongAnswer", result
 
 
 def test_every_kernel_cell_is_mutated():

@@ -1,0 +1,77 @@
+"""A ranking as horizontal bars, the best on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labkit.errors import BadArgument
+from labkit.pictures import BLUE, GREY, ORANGE, SKY, Picture, _Canvas
+
+_INK, _LINE = "#1f2430", "#d9dee6"
+_ROW, _WIDTH, _MOST = 15, 470, 60
+
+
+@dataclass(frozen=True)
+class Bar:
+    """value: the length, above 0. short: measured in the short round only. own: the hand-picked
+    one. low: the value at the slow end of the spread."""
+
+    name: str
+    value: float
+    short: bool = False
+    own: bool = False
+    low: float | None = None
+
+
+def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
+    """Bars from the best to the worst. Raises BadArgument if there is none, or a value is not
+    above 0."""
+    if not bars or not all(0 < bar.value < float("inf") for bar in bars):
+        raise BadArgument("A ranking needs at least one bar, and each a finite value above 0.")
+    bars = sorted(bars, key=lambda bar: (bar.short, -bar.value))
+    shown = bars[:_MOST]
+    left = 34 + 6.6 * max(len(bar.name) for bar in shown)
+    top, most = 66, max(bar.value for bar in shown)
+    canvas = _Canvas(left + _WIDTH + 60, top + len(shown) * _ROW + 18)
+    canvas.label(16, 24, title, 13, "start", weight="bold")
+    x = 16.0
+    for colour, words in ((BLUE, "timed at length, interleaved"), (SKY, "short round only"),
+                          (ORANGE, "hand-picked")):
+        canvas.box(x, 37, 11, 11, colour, colour)
+        canvas.label(x + 16, 47, words, 11, "start")
+        x += 30 + 6.4 * len(words)
+    step = _step(most)
+    for turn in range(1, int(most / step) + 1):
+        across = left + turn * step / most * _WIDTH
+        canvas.line(across, top - 2, across, top + len(shown) * _ROW, _LINE, 1)
+        canvas.label(across, top + len(shown) * _ROW + 12, f"{turn * step:g}", 9, colour=GREY)
+    canvas.label(left, top + len(shown) * _ROW + 12, unit, 9, "start", GREY)
+    for place, bar in enumerate(shown):
+        y = top + place * _ROW
+        colour = ORANGE if bar.own else SKY if bar.short else BLUE
+        length = bar.value / most * _WIDTH
+        canvas.label(left - 6, y + 10.5, bar.name, 10, "end",
+                     weight="bold" if bar.own or not place else "normal")
+        canvas.box(left, y + 1.5, length, _ROW - 4, colour, colour, 0.9)
+        if bar.low is not None and bar.low < bar.value:
+            canvas.line(left + bar.low / most * _WIDTH, y + _ROW / 2 - 0.5, left + length,
+                        y + _ROW / 2 - 0.5, _INK, 1.5)
+        canvas.label(left + length + 5, y + 10.5, f"{bar.value:,.0f}", 10, "start")
+    own = next((place for place, bar in enumerate(bars, 1) if bar.own), None)
+    words = (f"{title}: {len(bars)} schedules. The fastest is {bars[0].name} with "
+             f"{bars[0].value:,.0f} {unit}, the slowest {bars[-1].name} with "
+             f"{bars[-1].value:,.0f}; {sum(not bar.short for bar in bars)} were timed at length.")
+    if own:
+        words += f" The hand-picked one has rank {own} with {bars[own - 1].value:,.0f}."
+    return canvas.done(words)
+
+
+def _step(most: float) -> float:
+    """A round distance between grid lines, three to seven of them."""
+    power = 1.0
+    while power * 10 <= most:
+        power *= 10
+    while power > most:
+        power /= 10
+    return next(power * part for part in (0.2, 0.5, 1, 2) if most / (power * part) < 7.5)
