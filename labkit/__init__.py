@@ -20,6 +20,7 @@ _EXPORTS = {
     "kernel": "lessons",
     "doctor": "environment",
     "bench": "benchmark",
+    "bench_shapes": "benchmark",
     "floors": "roofline",
     "cross_compile": "crosscompile",
     "landmark_table": "crosscompile",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,7 +136,8 @@ class Result:
             note += f": {chosen}. " if chosen else ". "
             note += "What you change is checked here, not timed."
         return Table(f"{m.name}: {shape}, {m.dtype}, on {self.gpu}, {self.date} ({origin})",
-                     ["what", ">ms", ">spread", f">{self.unit}", ">of the floor", ">time ratio"], rows, note)
+                     ["what", ">ms", ">spread", f">{self.unit}", ">of the floor", ">time ratio"],
+                     rows, note)
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -189,3 +190,60 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
                     moved=moved, flops=flops, clock_mhz=own.clock_mhz)
     append(m, measured())
     return Result(m, torch.cuda.get_device_name(), str(datetime.date.today()), measured_now=True)
+
+
+@dataclass(frozen=True)
+class Results:
+    """One kernel at several shapes, in one table; `results` are the single ones."""
+
+    results: list[Result]
+
+    def table(self) -> Table:
+        first = self.results[0]
+        others = list(dict.fromkeys(
+            name for r in self.results for name in (*r.measurement.baselines,
+                                                    *r.measurement.references)))
+        rows = []
+        for r in self.results:
+            m = r.measurement
+            times = {**m.baselines, **m.references}
+            rows.append([" x ".join(f"{size:,}" for size in m.shape.values()),
+                         f"{m.kernel_ms:.4f}", f"{r.rate(m.kernel_ms):,.0f}",
+                         f"{m.floor_ms / m.kernel_ms:.1%}" if m.floor_ms else "",
+                         *(f"{times[name] / m.kernel_ms:.2f}" if name in times else ""
+                           for name in others)])
+        less = {name for r in self.results for name in r.measurement.references}
+        origin = "measured now" if first.measured_now else "RECORDED there, not measured here"
+        m = first.measurement
+        return Table(f"{m.name}, {m.dtype}, on {first.gpu}, {first.date} ({origin})",
+                     [f">{' x '.join(m.shape)}", ">ms", f">{first.unit}", ">of the floor",
+                      *(f">({n})" if n in less else f">{n}" for n in others)], rows,
+                     "The columns of the others: their time over the kernel's, so above 1 the "
+                     "kernel is faster." + (" In brackets: computes less." if less else "")
+                     + " Medians of interleaved runs from a cold cache.")
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def bench_shapes(name: str, here: Any, shapes: Sequence[dict[str, int]],
+                 make: Callable[..., dict[str, Any]]) -> Results:
+    """`bench` at several shapes; without a GPU, everything that is recorded as `name`.
+
+    shapes: axis -> size, each. make(**shape) returns the other arguments of `bench`; it is called
+    for one shape after the other, so only one shape's tensors are alive at a time.
+    Raises what `bench` raises, and BadArgument if there is no shape.
+    """
+    if not shapes:
+        raise BadArgument("No shapes to measure: give at least one.")
+    if here.device == "gpu":
+        return Results([bench(name, here, shape=shape, **make(**shape)) for shape in shapes])
+    recording = recorded()
+    found = recording.find(name)
+    if not found:
+        raise LabError(f"No GPU in this run, and nothing recorded as {name!r} on the "
+                       f"{recording.gpu}; run this lesson on a GPU to measure it.")
+    return Results([Result(m, recording.gpu, recording.date, measured_now=False) for m in found])

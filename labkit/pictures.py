@@ -92,6 +92,49 @@ def vector_blocks(N: int, block: int) -> Picture:
                        f"{tail:,} elements, so {block - tail:,} of its positions are guarded.")
 
 
+def row_reduce(values: Sequence[float], threads: int, *, what: str = "maximum",
+               combine: Callable[[Iterable[float]], float] = max) -> Picture:
+    """How a block reduces one row: each thread its own elements, then the threads together.
+
+    values: the row. threads: how many share it; must divide its length. combine: of several
+    numbers makes one.
+    """
+    _positive(threads=threads)
+    row = [float(value) for value in values]
+    if not row or len(row) % threads or len(row) > 64:
+        raise BadArgument(f"The row has {len(row)} elements; give 1 to 64 that {threads} threads "
+                          "can share evenly.")
+    each = len(row) // threads
+    cell, gap, left = 40, 14, 20
+    colours = (BLUE, ORANGE, GREEN, PINK, SKY)
+    canvas = _Canvas(2 * left + len(row) * cell + (threads - 1) * gap, 232)
+    canvas.label(left, 24, f"A row of {len(row)} elements in the registers of {threads} threads",
+                 13, "start", weight="bold")
+    partial, middles = [], []
+    for thread in range(threads):
+        x, colour = left + thread * (each * cell + gap), colours[thread % len(colours)]
+        own = row[thread * each:(thread + 1) * each]
+        for place, value in enumerate(own):
+            canvas.box(x + place * cell, 40, cell - 3, 30, colour, colour, 0.25)
+            canvas.label(x + place * cell + (cell - 3) / 2, 60, f"{value:g}", 12)
+        middle = x + (each * cell - 3) / 2
+        partial.append(combine(own))
+        middles.append(middle)
+        canvas.line(middle, 74, middle, 92, colour, 2)
+        canvas.box(middle - 30, 94, 60, 30, colour, colour, 0.85)
+        canvas.label(middle, 114, f"{partial[-1]:g}", 13, colour="#ffffff", weight="bold")
+        canvas.label(middle, 140, f"thread {thread}", 10, colour=GREY)
+    centre = canvas.width / 2
+    for middle in middles:
+        canvas.line(middle, 146, centre, 168, _LINE, 1.5)
+    canvas.box(centre - 34, 168, 68, 30, _INK, _INK)
+    canvas.label(centre, 188, f"{combine(partial):g}", 13, colour="#ffffff", weight="bold")
+    canvas.label(centre, 216, f"the row's {what}, known to every thread", 11)
+    return canvas.done(f"{threads} threads hold {each} elements of a row each. Their own "
+                       f"results are {', '.join(f'{value:g}' for value in partial)}; together "
+                       f"they make {combine(partial):g}, the row's {what}.")
+
+
 def gemm_tiles(M: int, N: int, K: int, block_M: int, block_N: int, block_K: int, *,
                by: int = 0, bx: int = 0, k: int = 0) -> Picture:
     """What block (by, bx) of a GEMM reads at step k: one tile of A, one of B, for one tile of C."""
@@ -378,6 +421,126 @@ def fragment(layout: Any, name: str = "fragment", *, rows: int = 16, columns: in
                        f"{': ' + listed if mine else ''}.")
 
 
+def online_softmax(scores: Sequence[float], tile: int) -> Picture:
+    """The softmax of one row, `tile` scores at a time: what is kept between tiles, and how it is
+    brought to a new maximum.
+
+    Each line of the picture is one step. Left the scores, with the running maximum `top`; in the
+    middle the terms exp(score - top) so far, hollow where they stood before this step; right the
+    numbers. The last line divides the terms by their `total`.
+    """
+    _positive(tile=tile)
+    row = [float(s) for s in _listed(scores) if isinstance(s, Real) and math.isfinite(s)]
+    if not row or len(row) != len(_listed(scores)):
+        raise BadArgument("online_softmax draws a list of finite numbers, as in [1, 3, 2, 0]; "
+                          "give at least one.")
+    steps = online_steps(row, tile)
+    _drawable(len(row) * len(steps), "use fewer scores or larger tiles")
+    left, wide, gap, high, top_edge = 24, 250, 36, 80, 78
+    line = high + 46
+    middle, right = left + wide + gap, left + 2 * (wide + gap)
+    canvas = _Canvas(right + 270, top_edge + (len(steps) + 1) * line)
+    slot = wide / len(row)
+    low, peak = min(0.0, *row), max(0.0, *row)
+    unit = high / ((peak - low) or 1)
+
+    def bars(x: float, floor: float, values: Sequence[float], scale: float, colours: Sequence[str],
+             hollow: bool = False) -> None:
+        for j, (value, colour) in enumerate(zip(values, colours, strict=True)):
+            size = abs(value) * scale
+            canvas.box(x + j * slot + 2, floor - max(value, 0) * scale, slot - 4, size,
+                       "none" if hollow else colour, colour, 0.9, "3 2" if hollow else "")
+
+    canvas.label(left, 24, f"One row of {len(row)} scores, {tile} at a time", 13, "start",
+                 weight="bold")
+    canvas.label(left, 52, "scores", 11, "start")
+    canvas.label(left + wide, 52, "top, the maximum so far", 11, "end", ORANGE, "bold")
+    canvas.label(middle, 52, "exp(score - top)", 11, "start")
+    canvas.label(middle + wide, 52, "dashed: before fading", 11, "end", GREY)
+    kept: list[float] = []
+    for number, step in enumerate(steps):
+        start, stop = number * tile, min((number + 1) * tile, len(row))
+        floor = top_edge + number * line + high
+        colours = [SKY if j < start else BLUE if j < stop else _LINE for j in range(len(row))]
+        zero = floor + low * unit
+        bars(left, zero, row, unit, colours)
+        at = zero - step.top * unit
+        canvas.line(left, at, left + stop * slot, at, ORANGE, 2.5)
+        terms = [math.exp(score - step.top) for score in row[:stop]]
+        bars(middle, floor, terms, high, colours[:stop])
+        if step.fade < 1:
+            bars(middle, floor, kept, high, [GREY] * len(kept), hollow=True)
+        kept = terms
+        for x in (left, middle):
+            canvas.line(x, zero if x == left else floor, x + wide,
+                        zero if x == left else floor, _LINE, 1)
+        canvas.label(left + (start + stop) / 2 * slot, floor + 17, f"tile {number}", 10,
+                     colour=BLUE, weight="bold")
+        sum_of = f"{step.kept:.3f} × {step.fade:.3f} + " if number else ""
+        canvas.label(right, floor - high + 10, f"step {number}", 12, "start", weight="bold")
+        for place, (name, text, colour) in enumerate([
+                ("top", f"{_short(step.before)} → {_short(step.top)}", ORANGE),
+                ("fade", f"exp({_short(step.before)} - {_short(step.top)}) = {step.fade:.3f}"
+                 if number else "nothing to fade yet", _INK),
+                ("total", f"{sum_of}{step.added:.3f} = {step.total:.3f}", _INK)]):
+            canvas.label(right, floor - high + 32 + place * 19, name, 11, "start", colour, "bold")
+            canvas.label(right + 46, floor - high + 32 + place * 19, text, 11, "start", colour)
+    floor = top_edge + len(steps) * line + high
+    result = [term / steps[-1].total for term in kept]
+    tallest = max(result)
+    bars(middle, floor, result, high / tallest, [GREEN] * len(row))
+    canvas.line(middle, floor, middle + wide, floor, _LINE, 1)
+    canvas.label(left + wide, floor - high / 2 + 4, "at the end: each term / total", 11, "end",
+                 GREEN, "bold")
+    if len(row) <= 12:
+        for j, value in enumerate(result):
+            canvas.label(middle + (j + 0.5) * slot, floor + 15, f"{value:.2f}"[1:]
+                         if value < 0.995 else "1", 9, colour=GREY)
+    canvas.label(right, floor - high / 2 - 4, "the softmax of the whole row", 11, "start", GREEN,
+                 "bold")
+    canvas.label(right, floor - high / 2 + 14, f"largest {tallest:.3f}, together 1", 11, "start")
+    told = [f"Step {n}: top {_short(s.before)} -> {_short(s.top)}, "
+            + (f"fade {s.fade:.3f}, " if n else "")
+            + f"total {s.kept:.3f} -> {s.total:.3f}." for n, s in enumerate(steps)]
+    return canvas.done("\n".join([
+        f"The softmax of {len(row)} scores, {tile} at a time.", *told,
+        "Each term over the total: " + ", ".join(f"{value:.3f}" for value in result)
+        + ". This is the softmax of the whole row."]))
+
+
+@dataclass(frozen=True)
+class OnlineStep:
+    """One tile of an online softmax. before, top: the running maximum before and after; fade:
+    exp(before - top); kept, total: the running sum before and after; added: this tile's terms."""
+
+    before: float
+    top: float
+    fade: float
+    kept: float
+    added: float
+
+    @property
+    def faded(self) -> float:
+        return self.kept * self.fade
+
+    @property
+    def total(self) -> float:
+        return self.faded + self.added
+
+
+def online_steps(scores: Sequence[float], tile: int) -> list[OnlineStep]:
+    """The steps of an online softmax over `scores`, `tile` of them at a time."""
+    steps: list[OnlineStep] = []
+    top, total = -math.inf, 0.0
+    for start in range(0, len(scores), tile):
+        part = scores[start:start + tile]
+        new = max(top, *part)
+        steps.append(OnlineStep(top, new, math.exp(top - new), total,
+                                sum(math.exp(score - new) for score in part)))
+        top, total = new, steps[-1].total
+    return steps
+
+
 def stack(pictures: Sequence[Picture]) -> Picture:
     """Pictures one below the other, as one."""
     chosen = _listed(pictures)
@@ -392,6 +555,10 @@ def stack(pictures: Sequence[Picture]) -> Picture:
         canvas.parts.append(f'<g transform="translate(0 {y:g})">{picture.svg}</g>')
         y += height + 8
     return canvas.done("\n".join(p.text for p in chosen))
+
+
+def _short(value: float) -> str:
+    return "-inf" if value == -math.inf else f"{value:g}"
 
 
 def _positive(**values: int) -> None:

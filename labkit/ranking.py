@@ -33,14 +33,16 @@ def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
     shown = bars[:_MOST]
     left = 34 + 6.6 * max(len(bar.name) for bar in shown)
     top, most = 66, max(bar.value for bar in shown)
-    canvas = _Canvas(left + _WIDTH + 60, top + len(shown) * _ROW + 18)
+    canvas = _Canvas(max(left + _WIDTH + 60, 640), top + len(shown) * _ROW + 18)
     canvas.label(16, 24, title, 13, "start", weight="bold")
     x = 16.0
     for colour, words in ((BLUE, "timed at length, interleaved"), (SKY, "short round only"),
                           (ORANGE, "hand-picked")):
         canvas.box(x, 37, 11, 11, colour, colour)
         canvas.label(x + 16, 47, words, 11, "start")
-        x += 30 + 6.4 * len(words)
+        x += 32 + 6.1 * len(words)
+    canvas.line(x, 42.5, x + 14, 42.5, _INK, 1.5)
+    canvas.label(x + 19, 47, "spread of the runs", 11, "start")
     step = _step(most)
     for turn in range(1, int(most / step) + 1):
         across = left + turn * step / most * _WIDTH

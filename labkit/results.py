@@ -6,7 +6,8 @@ schedule, baselines: {name: ms}, references: {name: ms}, spreads: {name: ms}, mo
 clock_mhz}. A baseline computes the whole same function; a reference computes less. Times are
 medians in milliseconds; spread_ms is the kernel's range from the 10th to the 90th percentile,
 spreads the others'; moved is in bytes, each input read once and each output written once;
-clock_mhz is the multiprocessors' clock during the runs. `results/<gpu>-sweep-<kernel>.json` is one sweep.
+clock_mhz is the multiprocessors' clock during the runs. `results/<gpu>-sweep-<kernel>.json` is one
+sweep.
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ def assemble(lines: list[str]) -> dict[str, Any]:
     for key in ("gpu", "date", "versions"):
         found = sorted({str(entry[key]) for entry in entries})
         if len(found) != 1:
-            raise BadArgument(f"A results file holds the measurements of one {key}; these come from "
-                              f"{' and '.join(found) or 'none'}. Measure them in one go.")
+            raise BadArgument(f"A results file holds the measurements of one {key}; these come "
+                              f"from {' and '.join(found) or 'none'}. Measure them in one go.")
     last = {(m["name"], str(m["shape"]), m["dtype"]): m for m in
             (entry["measurement"] for entry in entries)}
     rates: dict[str, float] = {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,6 +57,8 @@ def tune(name: str, here: Any, build: Callable[..., Any], space: Any, inputs: Se
     sweep called `name`, if there is one. Raises BadArgument for a bad space, LabError if nothing is
     left, and WrongAnswer if every schedule is wrong.
     """
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w-]*", name):
+        raise BadArgument(f"name is {name!r}; give letters, digits, _ and -, as in 'gemm_tuned'.")
     if not isinstance(within, (int, float)) or not within >= 1:
         raise BadArgument(f"within is {within!r}; give a factor of at least 1, such as 1.15.")
     run = _Run(name, here, build, build_for_gpu or build, inputs, reference, tile, pass_configs)

@@ -65,6 +65,9 @@ class Selection:
             self.steps.append(("the lesson's rule", len(schedules),
                                f"{len(every) - len(schedules)} break it"))
         if hand_picked is not None:
+            if not isinstance(hand_picked, dict):
+                raise BadArgument(f"hand_picked is {hand_picked!r}; give a schedule, as in "
+                                  '{"num_stages": 3}.')
             (hand_picked,) = tuning_space.grid([hand_picked])
             if hand_picked not in schedules:
                 schedules = [*schedules, hand_picked]

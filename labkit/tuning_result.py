@@ -61,8 +61,9 @@ class Tuning:
         ranked = self.ranked
         own = next((c for c in ranked if self.hand_picked is not None
                     and c.schedule == self.hand_picked.schedule), None)
-        if not ranked or own is None:
-            return "Nothing to compare: the hand-picked schedule or its rivals were not timed."
+        if own is None:
+            return ("Nothing to compare: the hand-picked schedule was not timed"
+                    + (f" on the {self.gpu}." if ranked else "."))
         best = ranked[0]
         if best is own:
             return (f"No schedule beat the hand-picked one ({text(own.schedule)}, {own.ms:.4f} ms) "

@@ -46,8 +46,8 @@ class Comparison:
     """The result of `compare`: `ok`, the errors, and where they lie.
 
     error: relative Frobenius error; inf where a NaN or an infinity stands that the reference
-    lacks. allowed: its limit. worst: index of the element that is furthest beyond its own limit, `got`
-    and `wanted` its values, `off` their distance, of which `off_allowed` would pass.
+    lacks. allowed: its limit. worst: index of the element that is furthest beyond its own limit,
+    `got` and `wanted` its values, `off` their distance, of which `off_allowed` would pass.
     nans: NaNs that the reference does not have. bad_tiles: (row, column) of each tile with an
     element beyond the limit, out of `grid` = (rows, columns) of tiles.
     """

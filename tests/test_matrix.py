@@ -39,6 +39,13 @@ def _persistent(sm):
                                                **lab.kernel("03", "persistent_schedule")(sm))
 
 
+def _softmax(kernel, schedule, N, sm):
+    return lab.kernel("05", kernel)(2048, N, dtype=_sixteen_bit(sm),
+                                    **lab.kernel("05", schedule)(N))
+
+
+_SOFTMAX_OPTIONS = lab.kernel("05", "FAST_MATH")
+
 # (lesson, kernel): (program for a compute capability, compiler options, multiplies matrices)
 KERNELS = {
     ("00_environment", "double"): (lambda sm: lab.kernel("00", "double")(1 << 20), None, False),
@@ -48,6 +55,11 @@ KERNELS = {
     ("03_schedules", "gemm"): (lambda sm: _gemm(sm, _sixteen_bit(sm)), None, True),
     ("03_schedules", "gemm_persistent"): (_persistent, None, True),
     ("04_epilogue_fusion", "gemm_bias_gelu"): (_gelu, lab.kernel("04", "FAST_MATH"), True),
+    ("05_softmax", "softmax"): (
+        lambda sm: _softmax("softmax", "softmax_schedule", 16384, sm), _SOFTMAX_OPTIONS, False),
+    ("05_softmax", "softmax_online"): (
+        lambda sm: _softmax("softmax_online", "online_schedule", 131072, sm), _SOFTMAX_OPTIONS,
+        False),
     ("08_debugging", "centre"): (lambda sm: lab.kernel("08", "centre")(4096, 1000), None, False),
     ("08_debugging", "two_products"): (
         lambda sm: lab.kernel("08", "two_products")(4096, 4096), None, True),

@@ -6,10 +6,13 @@ wants; the tests marked gpu time for real.
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
@@ -18,7 +21,7 @@ import tilelang.language as T
 import torch
 
 import labkit as lab
-from labkit import benchmark, compiler, gpus, machine, ptxas, results, tuning
+from labkit import benchmark, compiler, gpus, lessons, machine, ptxas, results, tuning
 from labkit.errors import BadArgument, LabError, MissingTool, WrongAnswer
 from labkit.ranking import Bar, ranking
 from labkit.tuning_space import grid
@@ -230,6 +233,17 @@ def test_an_interrupted_run_goes_on_where_it_stopped(bench, turn):
     assert blocks(tuning.ranked) == [128, 256, 64]
 
 
+def test_an_interruption_while_compiling_gets_out(bench, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "compile", stop)
+        with pytest.raises(KeyboardInterrupt):
+            bench.tune()
+    assert bench.tune().new == 5
+
+
 def test_changed_source_sizes_options_or_gpu_are_measured_again(bench, monkeypatch):
     bench.tune()
 
@@ -367,6 +381,11 @@ def test_other_bad_arguments(bench):
     for within in (0.5, "x", None, float("nan")):
         with pytest.raises(BadArgument, match="factor of at least 1"):
             bench.tune(within=within)
+    for name in ("", "a/b", 3, "../x"):
+        with pytest.raises(BadArgument, match="as in 'gemm_tuned'"):
+            bench.tune(name=name)
+    with pytest.raises(BadArgument, match="hand_picked is 3; give a schedule"):
+        bench.tune(hand_picked=3)
     with pytest.raises(BadArgument, match="pass_configs"):
         bench.tune(pass_configs=3)
     with pytest.raises(BadArgument, match="at least one bar"):
@@ -565,3 +584,37 @@ def test_a_wrong_schedule_on_a_gpu_is_never_ranked(gpu_search):
     result = gpu_search([PLAIN, dict(PLAIN, num_stages=3)], build=build)
     assert result.winner == PLAIN and len(result.ranked) == 1
     assert any("64x64x32 s3 t128: gemm: WRONG" in why for _, _, why in result.steps)
+
+
+@pytest.mark.gpu
+def test_the_lesson_s_search_beats_the_hand_picked_schedule_in_time(cuda, monkeypatch, tmp_path):
+    """Nothing cached: at least 40 schedules in 90 s where there are 16 cores, and the winner at
+    least as fast as lesson 02's."""
+    import tilelang
+
+    monkeypatch.setenv("LABKIT_CACHE_DIR", str(tmp_path / "cache"))
+    here, size = lab.here("gpu"), 4096
+    cells = {cell.id: cell.source for cell in lessons.find("07").notebook.cells}
+    lesson = {"lab": lab, "here": here}
+    for name in ("tune-kernel", "tune-space", "tune-rule"):
+        exec(cells[name], lesson)
+    dtype = "bfloat16" if here.sm >= 80 else "float16"
+    torch.manual_seed(0)
+    a, b = (torch.randn(size, size, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
+    tilelang.disable_cache()
+    try:
+        start = time.monotonic()
+        build = functools.partial(GEMM, size, size, size, dtype=dtype, warps=lesson["warps"])
+        found = lab.tune("gemm_tuned", here, build, lesson["space"], [a, b],
+                         a.float() @ b.float(), legal=lesson["legal"],
+                         hand_picked=lesson["hand_picked"], dtype=dtype, flops=2 * size**3,
+                         shape={"M": size, "N": size, "K": size})
+        seconds = time.monotonic() - start
+    finally:
+        tilelang.enable_cache()
+    print(f"\n{found.report()}\n{found.table(12)}\n{found.verdict()}\n{seconds:.1f} s, "
+          f"{found.seconds}")
+    times = {tuple(sorted(c.schedule.items())): c.ms for c in found.ranked}
+    assert found.ranked[0].ms <= times[tuple(sorted(lesson["hand_picked"].items()))]
+    if here.sm == 90 and (os.cpu_count() or 1) >= 16:
+        assert len(found.ranked) >= 40 and seconds < 90
