@@ -11,6 +11,7 @@ were filled with NaN before the run, so an element that the program never wrote 
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -333,6 +334,10 @@ def _on_gpu(program: Any, parameters: list[Parameter], pass_configs: dict | None
     # two log lines a kernel would bury what a lesson prints; a learner's own setting wins
     os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
     import tilelang
+
+    cache_log = logging.getLogger("tilelang.cache.kernel_cache")
+    if not cache_log.level:  # it warns each time a program is compiled again and found
+        cache_log.setLevel(logging.ERROR)
 
     from labkit.cpu_build import reason
 

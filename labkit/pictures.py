@@ -476,13 +476,13 @@ def online_softmax(scores: Sequence[float], tile: int) -> Picture:
                         zero if x == left else floor, _LINE, 1)
         canvas.label(left + (start + stop) / 2 * slot, floor + 17, f"tile {number}", 10,
                      colour=BLUE, weight="bold")
-        sum_of = f"{step.kept:.3f} × {step.fade:.3f} + " if number else ""
+        sum_of = (f"{step.kept:.3f} × {step.fade:.3f} + {step.added:.3f} = " if number else "")
         canvas.label(right, floor - high + 10, f"step {number}", 12, "start", weight="bold")
         for place, (name, text, colour) in enumerate([
                 ("top", f"{_short(step.before)} → {_short(step.top)}", ORANGE),
                 ("fade", f"exp({_short(step.before)} - {_short(step.top)}) = {step.fade:.3f}"
                  if number else "nothing to fade yet", _INK),
-                ("total", f"{sum_of}{step.added:.3f} = {step.total:.3f}", _INK)]):
+                ("total", f"{sum_of}{step.total:.3f}", _INK)]):
             canvas.label(right, floor - high + 32 + place * 19, name, 11, "start", colour, "bold")
             canvas.label(right + 46, floor - high + 32 + place * 19, text, 11, "start", colour)
     floor = top_edge + len(steps) * line + high

@@ -46,6 +46,11 @@ def _softmax(kernel, schedule, N, sm):
 
 _SOFTMAX_OPTIONS = lab.kernel("05", "FAST_MATH")
 
+def _attention(sm, D, causal):
+    return lab.kernel("06", "attention")(sm, 4, 16, 8, 4096, 4096, D, causal,
+                                         dtype=_sixteen_bit(sm))
+
+
 # (lesson, kernel): (program for a compute capability, compiler options, multiplies matrices)
 KERNELS = {
     ("00_environment", "double"): (lambda sm: lab.kernel("00", "double")(1 << 20), None, False),
@@ -64,6 +69,15 @@ KERNELS = {
     ("08_debugging", "two_products"): (
         lambda sm: lab.kernel("08", "two_products")(4096, 4096), None, True),
 }
+# The step is a part of flash_attention; `attention` is that with the lesson's schedule.
+for _name, _D, _causal in (
+    ("online_step", 64, False), ("flash_attention", 128, False), ("attention", 128, True),
+    ("attention, D 64 causal", 64, True), ("attention, D 96", 96, False),
+    ("attention, D 96 causal", 96, True),
+):
+    KERNELS["06_flash_attention", _name] = (
+        lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
+        lab.kernel("06", "FAST_MATH"), True)
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ ALL = {
     "vector_even": lambda: pictures.vector_blocks(2048, 1024),
     "tiles": lambda: pictures.gemm_tiles(200, 328, 200, 64, 128, 32, by=1, bx=1, k=2),
     "order": lambda: pictures.block_order(8, 16, 32, 4),
+    "online": lambda: pictures.online_softmax([1, 3, 2, 0, 2, 1, 5], 4),
+    "online_negative": lambda: pictures.online_softmax([-1.5, -3, -0.25], 1),
     "pipeline": lambda: pictures.pipeline(3),
     "stack": lambda: pictures.stack([pictures.pipeline(1), pictures.pipeline(2)]),
 }
@@ -75,7 +78,33 @@ def test_pipeline_times():
     assert ends == sorted(ends, reverse=True) and ends[0] == 6 * (6 + 3)
 
 
+@pytest.mark.parametrize(("scores", "tile"), [
+    ([1, 3, 2, 0, 2, 1, 5, 4, 3, 4, 2, 1], 4), ([1, 3, 2, 0, 2], 2), ([-700.0, 700, -3], 1),
+    ([2], 5), ([0, 0, 0], 3)])
+def test_online_softmax_is_softmax(scores, tile):
+    import torch
+
+    steps = pictures.online_steps(scores, tile)
+    assert len(steps) == -(-len(scores) // tile) and steps[-1].top == max(scores)
+    row = torch.tensor(scores, dtype=torch.float64)
+    ours = torch.exp(row - steps[-1].top) / steps[-1].total
+    assert torch.allclose(ours, row.softmax(0), rtol=1e-12, atol=0)
+    for step, after in pairwise(steps):
+        assert step.top == after.before and step.total == after.kept
+
+
+def test_online_softmax_shows_its_numbers():
+    picture = pictures.online_softmax([1, 3, 2, 0, 2, 1, 5, 4], 4)
+    for said in ("top 3 -> 5", "fade 0.135", "total 1.553 -> 1.646", "0.607"):
+        assert said in picture.text
+    for drawn in ("3 → 5", "exp(3 - 5) = 0.135", "1.553 × 0.135 + 1.436 = 1.646", "to fade yet"):
+        assert drawn in picture.svg
+
+
 @pytest.mark.parametrize("call", [
+    lambda: pictures.online_softmax([], 2), lambda: pictures.online_softmax([1, "a"], 2),
+    lambda: pictures.online_softmax([1, float("inf")], 2), lambda: pictures.online_softmax(3, 2),
+    lambda: pictures.online_softmax([1, 2], 0), lambda: pictures.online_softmax([1.0] * 3000, 8),
     lambda: pictures.vector_blocks(0, 4), lambda: pictures.pipeline(0),
     lambda: pictures.gemm_tiles(8, 8, 8, 4, 4, 4, k=2), lambda: pictures.block_order(0, 1, 1),
 ])
