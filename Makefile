@@ -48,6 +48,7 @@ test: setup
 	$(PYTEST) $(NBVAL) -m "not gpu and not slow" $(TEST_ARGS) tests notebooks
 
 test-all: export LABKIT_DEVICE = cpu
+test-all: export LABKIT_EXAMPLES ?= 200
 test-all: setup
 	$(PYTEST) $(NBVAL) -m "not gpu" $(TEST_ARGS) tests notebooks
 
