@@ -14,8 +14,9 @@ _ROW, _WIDTH, _MOST = 15, 470, 60
 
 @dataclass(frozen=True)
 class Bar:
-    """value: the length, above 0. short: measured in the short round only. own: the hand-picked
-    one. low: the value at the slow end of the spread."""
+    """value: the length, above 0. short: measured in the short round only, alone, so not to be
+    compared with the others. own: the hand-picked one. low: the value at the slow end of the
+    spread."""
 
     name: str
     value: float
@@ -33,7 +34,10 @@ def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
     shown = bars[:_MOST]
     left = 34 + 6.6 * max(len(bar.name) for bar in shown)
     top, most = 66, max(bar.value for bar in shown)
-    canvas = _Canvas(max(left + _WIDTH + 60, 640), top + len(shown) * _ROW + 18)
+    finalists = sum(not bar.short for bar in shown)
+    gap = 34 if 0 < finalists < len(shown) else 0
+    bottom = top + len(shown) * _ROW + gap
+    canvas = _Canvas(max(left + _WIDTH + 60, 640), bottom + 18)
     canvas.label(16, 24, title, 13, "start", weight="bold")
     x = 16.0
     for colour, words in ((BLUE, "timed at length, interleaved"), (SKY, "short round only"),
@@ -46,11 +50,15 @@ def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
     step = _step(most)
     for turn in range(1, int(most / step) + 1):
         across = left + turn * step / most * _WIDTH
-        canvas.line(across, top - 2, across, top + len(shown) * _ROW, _LINE, 1)
-        canvas.label(across, top + len(shown) * _ROW + 12, f"{turn * step:g}", 9, colour=GREY)
-    canvas.label(left, top + len(shown) * _ROW + 12, unit, 9, "start", GREY)
+        canvas.line(across, top - 2, across, bottom, _LINE, 1)
+        canvas.label(across, bottom + 12, f"{turn * step:g}", 9, colour=GREY)
+    canvas.label(left, bottom + 12, unit, 9, "start", GREY)
+    if gap:
+        y = top + finalists * _ROW + 22
+        canvas.label(left, y, "short round: alone, on a cooler GPU. Compare these with one another "
+                     "only.", 11, "start", weight="bold")
     for place, bar in enumerate(shown):
-        y = top + place * _ROW
+        y = top + place * _ROW + (gap if bar.short else 0)
         colour = ORANGE if bar.own else SKY if bar.short else BLUE
         length = bar.value / most * _WIDTH
         canvas.label(left - 6, y + 10.5, bar.name, 10, "end",
@@ -64,6 +72,8 @@ def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
     words = (f"{title}: {len(bars)} schedules. The fastest is {bars[0].name} with "
              f"{bars[0].value:,.0f} {unit}, the slowest {bars[-1].name} with "
              f"{bars[-1].value:,.0f}; {sum(not bar.short for bar in bars)} were timed at length.")
+    if gap:
+        words += " The others' figures are of the short round and compare with one another only."
     if own:
         words += f" The hand-picked one has rank {own} with {bars[own - 1].value:,.0f}."
     return canvas.done(words)

@@ -86,13 +86,14 @@ class Tuning:
         best = self.ranked[0].ms
         rows = [[place, text(c.schedule) + (" (hand-picked)" if self._is_own(c) else ""),
                  f"{c.ms:.4f}", "" if c.spread_ms is None else f"{c.spread_ms:.4f}",
-                 f"{self.flops / c.ms / 1e9:,.0f}", f"{best / c.ms:.0%}", c.round]
+                 f"{self.flops / c.ms / 1e9:,.0f}",
+                 f"{best / c.ms:.0%}" if c.round == self.ranked[0].round else "", c.round]
                 for place, c in enumerate(self.ranked, 1)]
         shown = rows[:top]
         shown += [row for row in rows[len(shown):] if row[1].endswith("(hand-picked)")]
         note = ("Full round: interleaved, and each output checked before and after. Short round: "
-                "alone, and too far behind to be timed at length. Spread: from the 10th to the "
-                "90th percentile of the runs.")
+                "alone, on a cooler GPU, and not among the fastest there; its times do not compare "
+                "with the full round's. Spread: from the 10th to the 90th percentile of the runs.")
         if len(shown) < len(rows):
             note = f"{len(rows) - len(shown)} slower ones are not shown. {note}"
         size = ", ".join(f"{axis} = {n:,}" for axis, n in self.shape.items())
