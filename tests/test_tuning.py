@@ -508,7 +508,8 @@ def test_the_plot(recorded):
     ElementTree.fromstring(picture.svg)
     assert picture.text == ("gemm on NVIDIA H200, 2026-01-02, recorded: 2 schedules. The fastest "
                             "is 64x64x32 s3 t128 with 20 TFLOP/s, the slowest 64x64x32 s2 t128 "
-                            "with 10; 1 were timed at length.")
+                            "with 10; 1 were timed at length. The others' figures are of the "
+                            "short round and compare with one another only.")
 
 
 @pytest.mark.parametrize("size", [1e-3, 0.7, 1, 9.99, 10, 762, 1e6])
