@@ -144,8 +144,11 @@ class Kernel:
         """The checked inputs and freshly allocated, NaN-filled outputs, in parameter order."""
         taken = [p for i, p in enumerate(self.parameters) if i not in self.outputs]
         if len(inputs) != len(taken):
-            raise BadArgument(f"{self.name} takes {len(taken)} arguments "
-                              f"({', '.join(str(p) for p in taken)}), but got {len(inputs)}.")
+            made = [self.parameters[i].name for i in self.outputs]
+            raise BadArgument(
+                f"{self.name} takes {len(taken)} arguments ({', '.join(str(p) for p in taken)}), "
+                f"but got {len(inputs)}; it returns {' and '.join(made) or 'nothing'}, as out_idx "
+                "says.")
         sizes: dict[str, int] = {}
         for parameter, value in zip(taken, inputs, strict=True):
             self._check_kind(parameter, value)

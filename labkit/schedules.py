@@ -45,8 +45,8 @@ def schedule_table(build: Callable[..., Any], schedules: Sequence[dict[str, Any]
         except LabError as error:
             return [text(schedule), *[""] * 6, str(error)]
         spilled = used.spill_stores + used.spill_loads
-        shared = compiled.shared_bytes + used.static_shared_bytes
-        return [text(schedule), compiled.threads, f"{shared / 1024:.0f} KiB", used.registers,
+        shared = f"{compiled.shared_bytes / 1024:.0f} KiB"
+        return [text(schedule), compiled.threads, shared, used.registers,
                 f"{spilled} B" if spilled else "", occupied.blocks, occupied.limited_by,
                 "" if compiled.launches else compiled.obstacle]
 

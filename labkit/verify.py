@@ -77,8 +77,12 @@ class Comparison:
 
     def __repr__(self) -> str:
         if self.ok:
-            return (f"{self.name}: correct. Relative error {_bound(self.error)}; "
-                    f"{self.dtype} allows {self.allowed:.0e}.")
+            bound = _bound(self.error, self.allowed)
+            if bound is None:
+                return (f"{self.name}: correct. Relative error within the {self.allowed:.0e} that "
+                        f"{self.dtype} allows.")
+            return (f"{self.name}: correct. Relative error {bound}; {self.dtype} allows "
+                    f"{self.allowed:.0e}.")
         error = f"{self.error:.1e}" if math.isfinite(self.error) else "not finite"
         lines = [f"{self.name}: WRONG. Relative error {error}; {self.dtype} allows "
                  f"{self.allowed:.0e}.",
@@ -245,9 +249,13 @@ def _check_tensor(name: str, tensor: Any) -> None:
                           "elements on the CPU or a CUDA GPU.")
 
 
-def _bound(error: float) -> str:
-    """'0', or 'below' the next power of ten: the figure that does not change between runs."""
-    return "0" if error == 0 else f"below 1e{math.floor(math.log10(error)) + 1:+03d}"
+def _bound(error: float, allowed: float) -> str | None:
+    """'0', or 'below' the next power of ten: the figure that does not change between runs. None
+    where that power is above `allowed`, and so would say too little."""
+    if error == 0:
+        return "0"
+    exponent = math.floor(math.log10(error)) + 1
+    return f"below 1e{exponent:+03d}" if float(f"{allowed:.0e}") >= 10.0**exponent else None
 
 
 def _matrix_shape(shape: Any) -> tuple[int, int, int]:
