@@ -5,7 +5,7 @@
 * Cold: before each call a buffer twice as large as the L2 cache is overwritten.
 * Median over the rounds, and the range from the 10th to the 90th percentile as the spread.
 * On the device: CUDA events around the call; the overwrite before it hides the launch.
-* The outputs that were timed are the ones that are checked, after the last round.
+* Checked: the output is filled with NaN before the first round and compared after the last one.
 
 Without a GPU nothing is timed. What is shown then was recorded on a named GPU and says so.
 """
@@ -13,17 +13,20 @@ Without a GPU nothing is timed. What is shown then was recorded on a named GPU a
 from __future__ import annotations
 
 import datetime
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import BadArgument, LabError, NeedsGPU
+from labkit.errors import BadArgument, LabError, NeedsGPU, WrongAnswer
 from labkit.machine import clock_mhz
-from labkit.results import Measurement, append, recorded
+from labkit.results import RECORDED, Measurement, append, recorded
 from labkit.table import Table
+from labkit.verify import Comparison
 
 _ROUNDS = (10, 500)  # at least, at most
+OWN = "this kernel"  # what a table calls the kernel beside its baselines
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Result:
 
     def table(self) -> Table:
         m = self.measurement
-        ours = "this kernel" if self.measured_now else "the lesson's kernel"
+        ours = OWN if self.measured_now else "the lesson's kernel"
         whole = [(ours, m.kernel_ms), *m.baselines.items()]
         if m.floor_ms:
             whole.append(("floor", m.floor_ms))
@@ -123,7 +126,7 @@ class Result:
             [f"({name})", f"{ms:.4f}", spread(name), "", "", f"{ms / m.kernel_ms:.2f}"]
             for name, ms in m.references.items()]
         shape = ", ".join(f"{axis} = {size:,}" for axis, size in m.shape.items())
-        origin = "measured now" if self.measured_now else "RECORDED there, not measured here"
+        origin = "measured now" if self.measured_now else RECORDED
         note = ("Medians of interleaved runs from a cold cache; spread: from the 10th to the 90th "
                 "percentile. Time ratio: over the kernel's time, so above 1 the kernel is faster.")
         if m.clock_mhz:
@@ -150,7 +153,7 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
           baselines: dict[str, Callable[[], Any]],
           references: dict[str, Callable[[], Any]] | None = None,
           shape: dict[str, int], dtype: str, moved: float, flops: float = 0,
-          check: Callable[[], Any] | None = None,
+          output: Any, check: Callable[[], Comparison],
           schedule: dict[str, Any] | None = None) -> Result:
     """Times `kernel` beside its baselines on the GPU of this run; without one, shows the
     recorded measurement called `name`.
@@ -158,15 +161,22 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
     here: the result of `lab.here`. kernel, baselines, references: calls without arguments that
     launch work on the current stream; a baseline computes the same whole function, a reference
     less. shape: axis -> size. moved: bytes read once plus written once. flops: operations.
-    check: called after the timing, compares the output that was timed and returns `lab.check`'s
-    verdict, whose error is kept. schedule: what was chosen.
-    Raises LabError if there is no GPU and nothing is recorded under `name`, and what `check`
-    raises.
+    output: the tensor that `kernel` writes; it is filled with NaN before the timing. check: called
+    after it, compares `output` and returns `lab.check`'s verdict, whose error is kept.
+    schedule: what was chosen.
+    Raises LabError if there is no GPU and nothing is recorded under `name`, WrongAnswer if the
+    output is wrong after the timing, BadArgument if two candidates share a name.
     """
+    references = references or {}
+    names = [OWN, *baselines, *references]
+    if len(set(names)) < len(names):
+        raise BadArgument(f"Two candidates share a name: {', '.join(names)}. Give each its own; "
+                          f"{OWN!r} is the kernel's.")
     if here.device != "gpu":
         recording = recorded()
         named = recording.find(name)
-        found = [m for m in named if m.dtype == dtype] or named
+        found = ([m for m in named if m.dtype == dtype and m.shape == shape]
+                 or [m for m in named if m.dtype == dtype] or named)
         if not found:
             raise LabError(f"No GPU in this run, and nothing recorded as {name!r} on the "
                            f"{recording.gpu}; run this lesson on a GPU to measure it.")
@@ -175,14 +185,19 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
 
     from labkit.roofline import measured
 
-    references = references or {}
-    times = time_each({"this kernel": kernel, **baselines, **references})
-    verdict = check() if check else None
-    own = times["this kernel"]
+    output.fill_(math.nan)
+    times = time_each({OWN: kernel, **baselines, **references})
+    verdict = check()
+    if not isinstance(verdict, Comparison):
+        raise BadArgument(f"check returned {type(verdict).__name__}; return the verdict of "
+                          "lab.check, so that its error is kept with the times.")
+    if not verdict.ok:
+        raise WrongAnswer(f"After the timing, {verdict!r}")
+    own = times[OWN]
     m = Measurement(name=name, shape=dict(shape), dtype=dtype,
                     kernel_ms=own.median, spread_ms=own.spread,
                     floor_ms=measured().ms(moved, flops, dtype),
-                    error=verdict.error if verdict else None,
+                    error=verdict.error,
                     schedule=schedule or {},
                     baselines={key: times[key].median for key in baselines},
                     references={key: times[key].median for key in references},
@@ -213,7 +228,7 @@ class Results:
                          *(f"{times[name] / m.kernel_ms:.2f}" if name in times else ""
                            for name in others)])
         less = {name for r in self.results for name in r.measurement.references}
-        origin = "measured now" if first.measured_now else "RECORDED there, not measured here"
+        origin = "measured now" if first.measured_now else RECORDED
         m = first.measurement
         return Table(f"{m.name}, {m.dtype}, on {first.gpu}, {first.date} ({origin})",
                      [f">{' x '.join(m.shape)}", ">ms", f">{first.unit}", ">of the floor",
@@ -243,6 +258,7 @@ def bench_shapes(name: str, here: Any, shapes: Sequence[dict[str, int]],
         return Results([bench(name, here, shape=shape, **make(**shape)) for shape in shapes])
     recording = recorded()
     found = recording.find(name)
+    found = [m for m in found if m.dtype == found[0].dtype]  # one table, one dtype
     if not found:
         raise LabError(f"No GPU in this run, and nothing recorded as {name!r} on the "
                        f"{recording.gpu}; run this lesson on a GPU to measure it.")

@@ -157,12 +157,12 @@ def cross_compile(program: Any, gpu: str | Gpu,
         raise BadArgument(f"cross_compile takes a @T.prim_func, not {type(program).__name__}; "
                           "call its builder with sizes first, as in cross_compile(gemm(M, N, K), "
                           f"{sheet.name!r}).")
-    options = _options(pass_configs)
+    options = plain_options(pass_configs)
     fields = _lowered(program, sheet.arch, options)
     return CrossCompiled(gpu=sheet, nvcc_flags=ptxas.flags(json.loads(options)), **fields)
 
 
-def _options(pass_configs: Any) -> str:
+def plain_options(pass_configs: Any) -> str:
     """The compiler options as JSON."""
     if pass_configs is None:
         pass_configs = {}

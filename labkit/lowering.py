@@ -9,6 +9,7 @@ pass that rejects it.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,16 +106,18 @@ def lower(program: Any, gpu: str | Gpu, pass_configs: dict[str, Any] | None = No
     from tilelang.language.eager import PrimFunc
 
     from labkit.cpu_build import reason
+    from labkit.crosscompile import plain_options
 
     sheet = gpu if isinstance(gpu, Gpu) else lookup(gpu)
     if not isinstance(program, PrimFunc):
         raise BadArgument(f"lower takes a @T.prim_func, not {type(program).__name__}; call its "
                           f"builder with sizes first, as in lower(gemm(M, N, K), {sheet.name!r}).")
     name = str(program.attrs["global_symbol"])
+    options = json.loads(plain_options(pass_configs))
     watch, error = _watch(), ""
     target = tvm.target.Target({"kind": "cuda", "arch": sheet.arch})
     try:
-        with tvm.transform.PassContext(opt_level=3, config=pass_configs or {},
+        with tvm.transform.PassContext(opt_level=3, config=options,
                                        instruments=[watch]), target:
             tilelang.lower(program, target=target)
     except Exception as raised:

@@ -100,10 +100,12 @@ def row_reduce(values: Sequence[float], threads: int, *, what: str = "maximum",
     numbers makes one.
     """
     _positive(threads=threads)
-    row = [float(value) for value in values]
+    numbers = isinstance(values, Sequence) and all(
+        isinstance(value, Real) and math.isfinite(value) for value in values)
+    row = list(values) if numbers else []
     if not row or len(row) % threads or len(row) > 64:
-        raise BadArgument(f"The row has {len(row)} elements; give 1 to 64 that {threads} threads "
-                          "can share evenly.")
+        raise BadArgument(f"The row is {values!r}; give 1 to 64 finite numbers that {threads} "
+                          "threads can share evenly.")
     each = len(row) // threads
     cell, gap, left = 40, 14, 20
     colours = (BLUE, ORANGE, GREEN, PINK, SKY)
@@ -563,7 +565,7 @@ def _short(value: float) -> str:
 
 def _positive(**values: int) -> None:
     for name, value in values.items():
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise BadArgument(f"{name} is {value!r}; give a whole number of at least 1.")
 
 

@@ -15,8 +15,11 @@ from typing import Any
 
 
 def printed(call: Callable[[], Any]) -> list[str]:
-    """The lines that `call()` writes to the process's standard output, from Python, from C or
-    from a GPU kernel. What `call` raises is raised."""
+    """The lines that C code or a GPU kernel writes to the process's standard output in `call()`.
+
+    (In a notebook Python's own `print` goes to the cell, past this.) What `call` raises is
+    raised, after the lines that came before it were passed on.
+    """
     sys.stdout.flush()
     _flush()
     with tempfile.TemporaryFile() as file:
@@ -25,11 +28,15 @@ def printed(call: Callable[[], Any]) -> list[str]:
             os.dup2(file.fileno(), 1)
             try:
                 call()
-            finally:
                 _wait_for_gpu()
+            finally:  # also where the GPU reports an error
                 sys.stdout.flush()
                 _flush()
                 os.dup2(kept, 1)
+        except BaseException:
+            file.seek(0)
+            os.write(1, file.read())
+            raise
         finally:
             os.close(kept)
         file.seek(0)

@@ -22,6 +22,7 @@ from typing import Any
 
 from labkit.errors import BadArgument, LabError
 
+RECORDED = "RECORDED there, not measured here"  # in the title of what was not measured now
 FOLDER = Path(__file__).with_name("results")
 
 
@@ -134,9 +135,15 @@ def assemble(lines: list[str]) -> dict[str, Any]:
     """A results file's content from the lines that `append` wrote: of each name, shape and dtype
     the last measurement, of the floors the highest. Raises BadArgument if GPUs, days or versions
     are mixed."""
-    entries = [json.loads(line) for line in lines if line.strip()]
+    try:
+        entries = [json.loads(line) for line in lines if line.strip()]
+        for entry in entries:
+            entry["measurement"]["name"], entry["floors"]["copy_gb_s"]
+    except _DAMAGE as error:
+        raise BadArgument(f"These are not lines that a measurement wrote "
+                          f"({type(error).__name__}: {error}).") from error
     for key in ("gpu", "date", "versions"):
-        found = sorted({str(entry[key]) for entry in entries})
+        found = sorted({str(entry.get(key)) for entry in entries})
         if len(found) != 1:
             raise BadArgument(f"A results file holds the measurements of one {key}; these come "
                               f"from {' and '.join(found) or 'none'}. Measure them in one go.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.errors import BadArgument, LabError, WrongAnswer
-from labkit.results import recorded_sweep
+from labkit.results import RECORDED, recorded_sweep
 from labkit.table import Table
 
 
@@ -90,6 +91,7 @@ class Sweep:
     flops: float
     trials: list[Trial]
     checked: list[Trial]
+    clock_mhz: float | None = None
 
     @property
     def ranked(self) -> list[Trial]:
@@ -133,11 +135,15 @@ class Sweep:
                 for place, t in enumerate(timed, 1)]
         rows += [["", text(t.schedule), "", "", "", t.failure] for t in trials if t.failure]
         shape = ", ".join(f"{axis} = {size:,}" for axis, size in self.shape.items())
-        origin = "measured now" if self.measured_now else "RECORDED there, not measured here"
+        origin = "measured now" if self.measured_now else RECORDED
         return Table(f"{self.name}: {shape}, {self.dtype}, on {self.gpu}, {self.date} ({origin})",
                      [">rank", "schedule", ">ms", ">spread", ">TFLOP/s", ">of the best"], rows,
                      "Every schedule's output was checked before it was timed and after. Spread: "
-                     "from the 10th to the 90th percentile of the runs.")
+                     "from the 10th to the 90th percentile of the runs."
+                     + (f" Multiprocessors' clock meanwhile: {self.clock_mhz:,.0f} MHz."
+                        if self.clock_mhz else "")
+                     + ("" if self.measured_now else "\nRecorded with the kernel as the lesson has "
+                        "it. What you change is checked here, not timed."))
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -169,7 +175,7 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
         try:
             return compile(build(**schedule), out_idx=-1, device=here.device,
                            pass_configs=pass_configs)
-        except LabError as error:
+        except Exception as error:  # the builder's own, too
             return error
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -177,8 +183,8 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
     checked, calls, verdicts = [], {}, {}
     for place, (schedule, kernel) in enumerate(zip(schedules, kernels, strict=True)):
         failure, error = "", None
-        if isinstance(kernel, LabError):
-            failure = str(kernel)
+        if isinstance(kernel, Exception):
+            failure = (str(kernel).strip() or type(kernel).__name__).splitlines()[0]
         else:
             try:
                 arguments = kernel.arguments(*inputs)
@@ -197,12 +203,16 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
         found = recorded_sweep(name)
         trials = [Trial(t["schedule"], t.get("kernel_ms"), t.get("error"), t.get("failure", ""),
                         t.get("spread_ms")) for t in found["schedules"]]
+        wrong = {text(t.schedule): t for t in checked if t.failure}
+        trials = [wrong.get(text(t.schedule), t) for t in trials]  # no rank for what failed here
         first = found["schedules"][0]
         return Sweep(name, found["gpu"], found["date"], False, first["shape"], first["dtype"],
-                     found["flops"], trials, checked)
+                     found["flops"], trials, checked, found.get("clock_mhz"))
     import torch
 
     right = {place: call for place, call in calls.items() if not checked[place].failure}
+    for call in right.values():
+        call.args[-1].fill_(math.nan)  # so that the check after the timing sees what was timed
     times = time_each({str(place): call for place, call in right.items()}) if right else {}
     trials = []
     for place, trial in enumerate(checked):
@@ -214,7 +224,8 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
             checked[place] = trial
         trials.append(trial)
     result = Sweep(name, torch.cuda.get_device_name(), str(datetime.date.today()), True,
-                   dict(shape), dtype, flops, trials, checked)
+                   dict(shape), dtype, flops, trials, checked,
+                   next((took.clock_mhz for took in times.values()), None))
     _record(result)
     return result
 
@@ -235,5 +246,5 @@ def _record(result: Sweep) -> None:
                                     {"kernel_ms": t.kernel_ms, "spread_ms": t.spread_ms,
                                      "error": t.error})})
     content = {"gpu": result.gpu, "date": result.date, "versions": versions(),
-               "flops": result.flops, "schedules": entries}
+               "flops": result.flops, "clock_mhz": result.clock_mhz, "schedules": entries}
     Path(path).with_name(f"sweep-{result.name}.json").write_text(json.dumps(content, indent=1))

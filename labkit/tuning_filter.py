@@ -25,10 +25,10 @@ class Selection:
     """The candidates of one call of `tune`, and what each step leaves of them."""
 
     def __init__(self, name: str, sheet: Gpu, pass_configs: dict[str, Any] | None) -> None:
-        from labkit.crosscompile import _options
+        from labkit.crosscompile import plain_options
 
         self.name, self.sheet, self.pass_configs = name, sheet, pass_configs
-        self.options = _options(pass_configs)
+        self.options = plain_options(pass_configs)
         self.candidates: list[Candidate] = []
         self.hand_picked: Candidate | None = None
         self.steps: list[tuple[str, int, str]] = []  # step, how many it leaves, why

@@ -103,6 +103,67 @@ def test_a_damaged_sweep_file(recorded, damage):
         run([PLAIN])
 
 
+def test_a_builder_that_raises_is_a_failure_with_its_reason(recorded):
+    def build(**schedule):
+        if schedule["num_stages"] == 3:
+            raise ValueError("no such schedule")
+        return GEMM(70, 70, 70, **schedule)
+
+    result = run([PLAIN, dict(PLAIN, num_stages=3)], build=build)
+    assert [t.failure for t in result.checked] == ["", "no such schedule"]
+
+
+def test_what_is_wrong_here_has_no_recorded_rank(recorded):
+    def build(**schedule):
+        raise ValueError("broken")
+
+    result = run([LARGE], build=build)
+    assert result.winner == PLAIN  # LARGE has the faster recorded time
+    assert "broken" in repr(result)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The sweep's way on a GPU, with kernels that run on the CPU and a timer that is told what
+    to do with their outputs."""
+    from labkit import benchmark, compiler
+
+    class Gpu:
+        device, torch_device = "gpu", "cpu"
+
+    compile_here = compiler.compile
+    monkeypatch.setattr(compiler, "compile", lambda program, **options: compile_here(
+        program, **{**options, "device": "cpu"}))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Fake")
+
+    def timer(touch):
+        def time_each(calls, **_):
+            for place, call in calls.items():
+                touch(int(place), call)
+            return {place: benchmark.Times(1.0 + int(place), 0.1, 10, 1500.0) for place in calls}
+
+        monkeypatch.setattr(benchmark, "time_each", time_each)
+        return Gpu
+
+    return timer
+
+
+def test_a_sweep_checks_what_it_timed(recorded, as_on_a_gpu):
+    two = [PLAIN, dict(PLAIN, num_stages=3)]
+    result = run(two, here=as_on_a_gpu(lambda _, call: call()))
+    assert result.winner == PLAIN and result.clock_mhz == 1500 and len(result.ranked) == 2
+    assert "measured now" in repr(result) and "1,500 MHz" in repr(result)
+
+
+def test_a_kernel_that_was_timed_and_wrote_nothing_is_a_failure(recorded, as_on_a_gpu):
+    two = [PLAIN, dict(PLAIN, num_stages=3)]
+    result = run(two, here=as_on_a_gpu(lambda place, call: call() if place else None))
+    assert [t.schedule for t in result.ranked] == two[1:]
+    assert "wrong after timing" in result.trials[0].failure
+    with pytest.raises(WrongAnswer, match="wrong after timing"):
+        result.verify()
+
+
 @pytest.mark.gpu
 def test_sweep_on_a_gpu(cuda, monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_RECORD", str(tmp_path / "record.jsonl"))

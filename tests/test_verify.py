@@ -133,3 +133,28 @@ def test_float16_numbers_too_small_to_round_well():
     reference = torch.randn(4, 1 << 18).double().softmax(1)
     assert lab.compare(reference.half(), reference).ok
     assert not lab.compare((reference * 1.05).half(), reference)
+
+
+def test_a_row_of_large_numbers_has_its_own_scale():
+    """What cancels in a row of large terms is off by their size, not by the matrix's."""
+    torch.manual_seed(0)
+    ref = torch.randn(100, 64).double()
+    ref[7] *= 1000
+    ref[7, 3] = 0.0  # its terms cancel
+    out = ref.to(torch.bfloat16)
+    out[7, 3] = 10.0  # 2^-8 of the row's scale is 4
+    assert lab.compare(out, ref).ok
+    out[7, 3] = 40.0
+    assert not lab.compare(out, ref).ok
+    out[7, 3], out[8, 3] = 0.0, 10.0  # in an ordinary row that is wrong
+    verdict = lab.compare(out, ref)
+    assert verdict.wrong == 1 and verdict.worst == (8, 3)
+
+
+def test_the_worst_element_is_the_one_furthest_beyond_its_limit():
+    ref = torch.ones(4, 1000).double()
+    ref[0] *= 1e6
+    out = ref.float()
+    out[0, 0] += 30  # large, and within its row's limit
+    out[3, 5] += 20
+    assert lab.compare(out, ref).worst == (3, 5)
