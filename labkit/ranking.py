@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from labkit.errors import BadArgument
 from labkit.pictures import BLUE, GREY, ORANGE, SKY, Picture, _Canvas
 
-_INK, _LINE = "#1f2430", "#d9dee6"
+_LINE = "#d9dee6"
 _ROW, _WIDTH, _MOST = 15, 470, 60
 
 
 @dataclass(frozen=True)
 class Bar:
     """value: the length, above 0. short: measured in the short round only, alone, so not to be
-    compared with the others. own: the hand-picked one. low: the value at the slow end of the
-    spread."""
+    compared with the others. own: the hand-picked one."""
 
     name: str
     value: float
     short: bool = False
     own: bool = False
-    low: float | None = None
 
 
 def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
@@ -45,8 +43,6 @@ def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
         canvas.box(x, 37, 11, 11, colour, colour)
         canvas.label(x + 16, 47, words, 11, "start")
         x += 32 + 6.1 * len(words)
-    canvas.line(x, 42.5, x + 14, 42.5, _INK, 1.5)
-    canvas.label(x + 19, 47, "spread of the runs", 11, "start")
     step = _step(most)
     for turn in range(1, int(most / step) + 1):
         across = left + turn * step / most * _WIDTH
@@ -64,19 +60,25 @@ def ranking(title: str, unit: str, bars: Sequence[Bar]) -> Picture:
         canvas.label(left - 6, y + 10.5, bar.name, 10, "end",
                      weight="bold" if bar.own or not place else "normal")
         canvas.box(left, y + 1.5, length, _ROW - 4, colour, colour, 0.9)
-        if bar.low is not None and bar.low < bar.value:
-            canvas.line(left + bar.low / most * _WIDTH, y + _ROW / 2 - 0.5, left + length,
-                        y + _ROW / 2 - 0.5, _INK, 1.5)
         canvas.label(left + length + 5, y + 10.5, f"{bar.value:,.0f}", 10, "start")
-    own = next((place for place, bar in enumerate(bars, 1) if bar.own), None)
-    words = (f"{title}: {len(bars)} schedules. The fastest is {bars[0].name} with "
-             f"{bars[0].value:,.0f} {unit}, the slowest {bars[-1].name} with "
-             f"{bars[-1].value:,.0f}; {sum(not bar.short for bar in bars)} were timed at length.")
-    if gap:
+    return canvas.done(f"{title}: {_words(unit, bars)}")
+
+
+def _words(unit: str, bars: Sequence[Bar]) -> str:
+    """What the picture shows; `bars` are sorted. Only bars of one round are compared."""
+    full = [bar for bar in bars if not bar.short]
+    round = full or bars
+    words = (f"{len(bars)} schedules, {len(full)} of them timed at length. Of "
+             f"{'these' if full else 'all'}, the fastest is {round[0].name} with "
+             f"{round[0].value:,.0f} {unit}, the slowest {round[-1].name} with "
+             f"{round[-1].value:,.0f}.")
+    if 0 < len(full) < len(bars):
         words += " The others' figures are of the short round and compare with one another only."
-    if own:
-        words += f" The hand-picked one has rank {own} with {bars[own - 1].value:,.0f}."
-    return canvas.done(words)
+    own = next((place for place, bar in enumerate(bars) if bar.own), None)
+    if own is not None:
+        what = "was in the short round only," if bars[own].short else f"has rank {own + 1}"
+        words += f" The hand-picked one {what} with {bars[own].value:,.0f}."
+    return words
 
 
 def _step(most: float) -> float:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit import tuning_space
-from labkit.errors import LabError
+from labkit.errors import BadArgument, LabError, MissingTool, NeedsGPU
 from labkit.schedules import text
 from labkit.tuning_filter import COMPILES_HERE, RIGHT, Selection, first_line, parallel, spread_out
-from labkit.tuning_space import Candidate
+from labkit.tuning_space import Candidate, identity
 from labkit.tuning_store import Store
 
 
@@ -37,22 +37,41 @@ class Checker(Selection):
         yield
         self.seconds[step] = time.perf_counter() - start
 
-    def _compiled(self, candidate: Candidate) -> Any:
+    def check_reference(self) -> None:
+        """Raises BadArgument if the reference has another shape than the output of the programs for
+        `inputs`, so far as the shape is known before anything runs."""
+        for candidate in self.left[:1]:
+            try:
+                program = self._program(candidate)
+                shape = [int(n) for n in program.buffer_map[program.params[-1]].shape]
+            except Exception:
+                return  # a size that the tensors give, or no program: the steps to come say which
+            if shape != list(self.reference.shape):
+                raise BadArgument(f"reference has shape {list(self.reference.shape)}, but the "
+                                  f"program's last parameter {shape}; give the reference for the "
+                                  "sizes that build has.")
+
+    def _program(self, candidate: Candidate) -> Any:
+        return (candidate.program if self.build is self.build_for_gpu
+                else tuning_space.trace(self.build, candidate.schedule))
+
+    def _compiled(self, candidate: Candidate, step: str) -> Any:
         """The kernel; None, and the candidate dropped, if it cannot be made."""
         from labkit import compiler
 
         try:
-            program = (candidate.program if self.build is self.build_for_gpu
-                       else tuning_space.trace(self.build, candidate.schedule))
-            return compiler.compile(program, out_idx=-1, device=self.device,
+            return compiler.compile(self._program(candidate), out_idx=-1, device=self.device,
                                     pass_configs=self.pass_configs)
+        except (MissingTool, NeedsGPU):
+            raise  # no other schedule would compile
         except Exception as problem:
-            candidate.drop(COMPILES_HERE, first_line(problem))
+            candidate.drop(step, first_line(problem))
             return None
 
-    def compile(self, candidates: Sequence[Candidate]) -> None:
+    def compile(self, candidates: Sequence[Candidate], step: str = COMPILES_HERE) -> None:
         missing = [c for c in candidates if c not in self.kernels]
-        made = parallel(self._compiled, missing, "compiling") if missing else []
+        made = (parallel(lambda c: self._compiled(c, step), missing, "compiling") if missing
+                else [])
         self.kernels.update({c: k for c, k in zip(missing, made, strict=True) if k})
 
     def judge(self, candidate: Candidate, output: Any, step: str) -> None:
@@ -65,19 +84,27 @@ class Checker(Selection):
         if not verdict.ok:
             candidate.drop(step, repr(verdict).splitlines()[0])
 
-    def run_once(self, candidate: Candidate, store: Store | None = None,
-                  step: str = RIGHT) -> list[Any]:
-        """Runs the kernel and judges its output. Returns its arguments, or an empty list, and the
-        candidate dropped, if it failed or was wrong."""
-        kernel = self.kernels[candidate]
+    @contextmanager
+    def failures(self, candidate: Candidate, store: Store | None, step: str) -> Iterator[None]:
+        """Drops the candidate if the block fails, other than by an argument that does not fit."""
         try:
-            arguments = kernel.arguments(*self.inputs)
-            kernel.launch(*arguments)
-            self.judge(candidate, arguments[-1], step)
+            yield
+        except (BadArgument, NeedsGPU):
+            raise
         except Exception as problem:
             candidate.drop(step, first_line(problem))
             if store is not None:
                 self._need_a_living_gpu(candidate, store)
+
+    def run_once(self, candidate: Candidate, store: Store | None = None,
+                 step: str = RIGHT) -> list[Any]:
+        """Runs the kernel and judges its output. Returns its arguments, or an empty list, and the
+        candidate dropped, if it failed or was wrong."""
+        kernel = self.kernels[candidate]
+        with self.failures(candidate, store, step):
+            arguments = kernel.arguments(*self.inputs)
+            kernel.launch(*arguments)
+            self.judge(candidate, arguments[-1], step)
         return [] if candidate.dropped else arguments
 
     def _need_a_living_gpu(self, candidate: Candidate, store: Store) -> None:
@@ -94,20 +121,22 @@ class Checker(Selection):
                            "and call again: what was measured is kept, and this schedule is left "
                            "out.") from error
 
-    def check_on_cpu(self, count: int, recording: dict[str, Any] | None) -> None:
+    def check_on_cpu(self, count: int | None, recording: dict[str, Any] | None) -> None:
         """Runs a few schedules on the CPU: the hand-picked, the recorded winner, and others."""
         timed = [t for t in (recording or {"schedules": []})["schedules"] if t.get("kernel_ms")]
         best = min(timed, key=lambda t: t["kernel_ms"])["schedule"] if timed else None
-        winner = next((c for c in self.left if c.schedule == best), None)
+        winner = next((c for c in self.left if identity(c.schedule) == identity(best)), None)
         chosen = spread_out(self.left, count, [self.hand_picked, winner])
         self.compile(chosen)
         for candidate in chosen:
             if not candidate.dropped:
                 self.run_once(candidate)
-        right = sum(not c.dropped for c in chosen)
-        if chosen and not right:
+        ran = [c for c in chosen if c.step != COMPILES_HERE]
+        right = sum(not c.dropped for c in ran)
+        if not right:
+            step, why = (RIGHT, "wrong") if ran else (COMPILES_HERE, "one that does not compile")
             for candidate in self.left:
-                candidate.drop(RIGHT, "not run; every schedule that ran is wrong")
-        if any(c.step == COMPILES_HERE for c in chosen):
+                candidate.drop(step, f"not run; every schedule that was tried is {why}")
+        if any(c.step == COMPILES_HERE for c in self.candidates):
             self.report(COMPILES_HERE)
-        self.report(RIGHT, f"{right} of {len(chosen)} that ran on the CPU are right")
+        self.report(RIGHT, f"{right} of {len(ran)} that ran on the CPU are right")

@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from labkit import tuning_space
+from labkit import cache, tuning_space
 from labkit.errors import BadArgument, CompileFailed, LabError, MissingTool, WrongAnswer
 from labkit.gpus import Gpu
 from labkit.schedules import text
-from labkit.tuning_space import Candidate
+from labkit.tuning_space import Candidate, identity
 
 # names of the steps, as the report shows them
-PROGRAM, COMPILES, SHARED, SPILLS = "a program", "lowers", "fits in shared memory", "spills nothing"
+PROGRAM, SAME, COMPILES = "a program", "each program once", "lowers"
+SHARED, REGISTERS = "fits in shared memory", "fits the registers"
 COMPILES_HERE = "compiles on this machine"
 RIGHT, RIGHT_AFTER = "gives the right result", "still right after timing"
+
+_MOST_SPILLED = 0  # bytes a thread
 
 
 class Selection:
@@ -37,9 +40,10 @@ class Selection:
     def left(self) -> list[Candidate]:
         return [c for c in self.candidates if not c.dropped]
 
-    def report(self, step: str, note: str = "") -> None:
-        """Adds a line on `step`, with what it dropped. Raises LabError if nothing is left, and
-        WrongAnswer if that is because every result is wrong."""
+    def report(self, step: str, note: str = "", of: int | None = None) -> None:
+        """Adds a line on `step`, with what it dropped; of: how many that are left it looked at, if
+        not at all. Raises LabError if nothing is left, and WrongAnswer if that is because every
+        result is wrong."""
         gone = [c for c in self.candidates if c.step == step]
         if gone:
             first = f"{len(gone)} dropped: {text(gone[0].schedule)}: {gone[0].dropped}"
@@ -48,7 +52,7 @@ class Selection:
         # a candidate that a later step dropped already is still left after this one
         reported = {step, *(name for name, _, _ in self.steps)}
         left = sum(c.step not in reported for c in self.candidates)
-        self.steps.append((step, left, note))
+        self.steps.append((step, left if of is None else of, note))
         if not left:
             error = WrongAnswer if step in (RIGHT, RIGHT_AFTER) else LabError
             raise error(f"{self.name}: no schedule is left after the step '{step}'. {note}. Change "
@@ -69,7 +73,7 @@ class Selection:
                 raise BadArgument(f"hand_picked is {hand_picked!r}; give a schedule, as in "
                                   '{"num_stages": 3}.')
             (hand_picked,) = tuning_space.grid([hand_picked])
-            if hand_picked not in schedules:
+            if identity(hand_picked) not in map(identity, schedules):
                 schedules = [*schedules, hand_picked]
                 self.steps.append(("with the hand-picked one", len(schedules), ""))
         for schedule in schedules:
@@ -81,30 +85,40 @@ class Selection:
             except Exception as problem:
                 candidate.drop(PROGRAM, first_line(problem))
             self.candidates.append(candidate)
-            if schedule == hand_picked:
+            if hand_picked is not None and identity(schedule) == identity(hand_picked):
                 self.hand_picked = candidate
-        if any(c.step == PROGRAM for c in self.candidates):
-            self.report(PROGRAM)
+        self._drop_the_same()
+        for step in (PROGRAM, SAME):
+            if any(c.step == step for c in self.candidates):
+                self.report(step)
 
-    def filter(self, allow_spills: bool, count_registers: int | None) -> None:
-        """Drops what does not lower, does not fit or spills. nvcc counts the registers of
-        `count_registers` of those that fit (None: of all)."""
-        parallel(lambda c: self._cost(c, allow_spills, count_registers is None), self.left,
+    def _drop_the_same(self) -> None:
+        """Of the schedules that make one program, leaves the hand-picked, else the first."""
+        first: dict[str, Candidate] = {}
+        for candidate in sorted(self.left, key=lambda c: c is not self.hand_picked):
+            kept = first.setdefault(cache.program_text(candidate.program), candidate)
+            if kept is not candidate:
+                candidate.drop(SAME, f"same program as {text(kept.schedule)}")
+
+    def filter(self, count_registers: int | None) -> None:
+        """Drops what does not lower, does not fit, spills or cannot launch. nvcc counts the
+        registers of `count_registers` of those that fit (None: of all)."""
+        parallel(lambda c: self._cost(c, count_registers is None), self.left,
                  f"filtering for the {self.sheet.name}")
         if count_registers is not None:
             chosen = spread_out(self.left, count_registers, [self.hand_picked])
-            parallel(lambda c: self._cost(c, allow_spills, True), chosen, "counting registers")
+            parallel(lambda c: self._cost(c, True), chosen, "counting registers")
         if any(c.step == COMPILES for c in self.candidates):
             self.report(COMPILES)
         self.report(SHARED, f"a block gets {self.sheet.shared_per_block / 1024:g} KiB on the "
                             f"{self.sheet.name}")
         asked = sum(c.registers is not None for c in self.candidates)
         if asked:
-            self.report(SPILLS, f"nvcc compiled {asked} for the {self.sheet.name} and counted")
+            self.report(REGISTERS, f"nvcc compiled {asked} for the {self.sheet.name} and counted")
         elif count_registers != 0:
-            self.steps.append((SPILLS, len(self.left), "not known: there is no nvcc here"))
+            self.steps.append((REGISTERS, len(self.left), "not known: there is no nvcc here"))
 
-    def _cost(self, candidate: Candidate, allow_spills: bool, registers: bool) -> None:
+    def _cost(self, candidate: Candidate, registers: bool) -> None:
         from labkit.crosscompile import cross_compile
 
         try:
@@ -117,9 +131,9 @@ class Selection:
                 candidate.registers = used.registers
                 candidate.spilled = used.spill_stores + used.spill_loads
                 if compiled.obstacle:
-                    candidate.drop(SPILLS, compiled.obstacle)
-                elif candidate.spilled and not allow_spills:
-                    candidate.drop(SPILLS, f"spills {candidate.spilled} bytes a thread")
+                    candidate.drop(REGISTERS, compiled.obstacle)
+                elif candidate.spilled > _MOST_SPILLED:
+                    candidate.drop(REGISTERS, f"spills {candidate.spilled} bytes a thread")
         except MissingTool:
             return  # the shared memory is known without nvcc, the registers are not
         except CompileFailed as error:
@@ -131,9 +145,10 @@ def first_line(problem: BaseException) -> str:
     return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
-def spread_out(candidates: Sequence[Candidate], count: int, first: Sequence[Candidate | None]
-               ) -> list[Candidate]:
-    """At most `count` of them: those of `first`, then some from all over the list."""
+def spread_out(candidates: Sequence[Candidate], count: int | None,
+               first: Sequence[Candidate | None]) -> list[Candidate]:
+    """At most `count` of them (None: all): those of `first`, then some from all over the list."""
+    count = len(candidates) if count is None else count
     chosen = [c for c in dict.fromkeys(first) if c is not None and not c.dropped][:count]
     rest = [c for c in candidates if c not in chosen]
     wanted = min(count - len(chosen), len(rest))
@@ -152,7 +167,7 @@ def progress(items: Iterable[Any], what: str, total: int | None = None) -> Itera
 def parallel(work: Callable[[Candidate], Any], candidates: Sequence[Candidate], what: str
              ) -> list[Any]:
     """work(candidate) of each, one thread a core, in order. An interruption drops what has not
-    begun."""
+    begun, and waits for what has."""
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         futures = [pool.submit(work, candidate) for candidate in candidates]
@@ -160,4 +175,4 @@ def parallel(work: Callable[[Candidate], Any], candidates: Sequence[Candidate], 
             future.result()
         return [future.result() for future in futures]
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)

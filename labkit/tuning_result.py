@@ -3,20 +3,19 @@ schedule."""
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadArgument, LabError
 from labkit.pictures import Picture
 from labkit.ranking import Bar, ranking
 from labkit.schedules import text
 from labkit.table import Table
 from labkit.tuning_filter import COMPILES_HERE, RIGHT, Selection
-from labkit.tuning_space import Candidate
+from labkit.tuning_space import Candidate, identity
 
 RECORDED = "RECORDED there, not measured here"
 
@@ -24,8 +23,9 @@ RECORDED = "RECORDED there, not measured here"
 @dataclass(frozen=True)
 class Tuning:
     """The result of `lab.tune`. gpu, date: where and when it was timed, "" if it was not; origin:
-    "measured now", "measured here before", RECORDED or "". seconds: of each step,
-    where it was timed. new: how many results that call measured, and did not find on disk."""
+    "measured now", "measured here before", how much of today's was measured now, RECORDED or "".
+    seconds: of each step, where it was timed. new: how many results that call measured, and did not
+    find on disk. versions: of what the times were measured with."""
 
     name: str
     gpu: str
@@ -40,6 +40,7 @@ class Tuning:
     seconds: dict[str, float] = field(default_factory=dict)
     new: int = 0
     timed: list[Candidate] = field(default_factory=list)  # of the recording
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def ranked(self) -> list[Candidate]:
@@ -59,8 +60,7 @@ class Tuning:
     def verdict(self) -> str:
         """How the winner compares with the hand-picked schedule, in a sentence."""
         ranked = self.ranked
-        own = next((c for c in ranked if self.hand_picked is not None
-                    and c.schedule == self.hand_picked.schedule), None)
+        own = next(filter(self._is_own, ranked), None)
         if own is None:
             return ("Nothing to compare: the hand-picked schedule was not timed"
                     + (f" on the {self.gpu}." if ranked else "."))
@@ -68,6 +68,10 @@ class Tuning:
         if best is own:
             return (f"No schedule beat the hand-picked one ({text(own.schedule)}, {own.ms:.4f} ms) "
                     f"on the {self.gpu}.")
+        if own.round != best.round:
+            return (f"Nothing to compare: on the {self.gpu}, the hand-picked {text(own.schedule)} "
+                    f"was timed in the short round only, and the winner {text(best.schedule)} at "
+                    "length.")
         within = max(best.spread_ms or 0, own.spread_ms or 0)
         close = "; that is less than the spread of the runs" if own.ms - best.ms < within else ""
         return (f"On the {self.gpu}, {text(best.schedule)} takes {best.ms:.4f} ms and the "
@@ -84,18 +88,20 @@ class Tuning:
         if not self.ranked:
             return self._costs(top)
         best = self.ranked[0].ms
-        rows = [[place, text(c.schedule) + (" (hand-picked)" if self._is_own(c) else ""),
+        rows = [[place if c.round == "full" else "",
+                 text(c.schedule) + (" (hand-picked)" if self._is_own(c) else ""),
                  f"{c.ms:.4f}", "" if c.spread_ms is None else f"{c.spread_ms:.4f}",
                  f"{self.flops / c.ms / 1e9:,.0f}",
                  f"{best / c.ms:.0%}" if c.round == self.ranked[0].round else "", c.round]
                 for place, c in enumerate(self.ranked, 1)]
         shown = rows[:top]
         shown += [row for row in rows[len(shown):] if row[1].endswith("(hand-picked)")]
-        note = ("Full round: interleaved, and each output checked before and after. Short round: "
-                "alone, on a cooler GPU, and not among the fastest there; its times do not compare "
-                "with the full round's. Spread: from the 10th to the 90th percentile of the runs.")
+        note = ("Full round: interleaved, each output checked before its timing and after; these "
+                "are ranked. Short round: alone, on a cooler GPU, and not among the fastest there; "
+                "its times do not compare with the full round's. Spread: from the 10th to the 90th "
+                "percentile of the runs.")
         if len(shown) < len(rows):
-            note = f"{len(rows) - len(shown)} slower ones are not shown. {note}"
+            note = f"{len(rows) - len(shown)} others are not shown. {note}"
         size = ", ".join(f"{axis} = {n:,}" for axis, n in self.shape.items())
         return Table(f"{self.name}: {size}, {self.dtype}, on {self.gpu}, {self.date} "
                      f"({self.origin})", [">rank", "schedule", ">ms", ">spread", ">TFLOP/s",
@@ -113,14 +119,15 @@ class Tuning:
                      f"is fast.{more}")
 
     def _is_own(self, candidate: Candidate) -> bool:
-        return self.hand_picked is not None and candidate.schedule == self.hand_picked.schedule
+        return (self.hand_picked is not None
+                and identity(candidate.schedule) == identity(self.hand_picked.schedule))
 
     @property
     def plot(self) -> Picture:
         """The ranking as bars of TFLOP/s. Raises LabError if nothing was timed."""
         self.winner  # noqa: B018  raises where there is nothing to draw
-        bars = [Bar(text(c.schedule), self.flops / c.ms / 1e9, c.round != "full", self._is_own(c),
-                    self.flops / (c.ms + (c.spread_ms or 0)) / 1e9) for c in self.ranked]
+        bars = [Bar(text(c.schedule), self.flops / c.ms / 1e9, c.round != "full", self._is_own(c))
+                for c in self.ranked]
         when = f"{self.gpu}, {self.date}" + (", recorded" if self.origin == RECORDED else "")
         return ranking(f"{self.name} on {when}", "TFLOP/s", bars)
 
@@ -139,10 +146,10 @@ def from_recording(run: Selection, recording: dict[str, Any] | None, shape: dict
     if recording is None:
         return Tuning(run.name, "", "", "", dict(shape), dtype, flops, run.candidates, run.steps,
                       run.hand_picked)
-    here = {json.dumps(c.schedule, sort_keys=True): c for c in run.candidates}
+    here = {identity(c.schedule): c for c in run.candidates}
     timed = []
     for entry in recording["schedules"]:
-        own = here.get(json.dumps(entry["schedule"], sort_keys=True))
+        own = here.get(identity(entry["schedule"]))
         wrong = own is not None and own.step in (COMPILES_HERE, RIGHT)
         if entry.get("kernel_ms") is not None and not wrong:
             timed.append(Candidate(entry["schedule"], error=entry.get("error"),
@@ -154,17 +161,26 @@ def from_recording(run: Selection, recording: dict[str, Any] | None, shape: dict
                   recording.get("seconds", {}), recording.get("new", 0), timed)
 
 
-def write_record(result: Tuning) -> None:
-    """Writes the tuning beside the file that `$LABKIT_RECORD` names, where that is set, as a sweep
-    file: {gpu, date, versions, flops, steps, seconds, new, schedules}."""
+def record_path(name: str) -> Path | None:
+    """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set.
+    Raises BadArgument if its folder is not there."""
     chosen = os.environ.get("LABKIT_RECORD")
     if not chosen:
-        return
-    path = Path(chosen).with_name(f"sweep-{result.name}.json")
-    if path.exists() and not result.new:
-        return  # it has the seconds of the call that measured
-    from labkit.environment import versions
+        return None
+    path = Path(chosen).with_name(f"sweep-{name}.json")
+    if not path.parent.is_dir():
+        raise BadArgument(f"LABKIT_RECORD names a file in {path.parent}, which is not a folder; "
+                          "make it, or unset LABKIT_RECORD.")
+    return path
 
+
+def write_record(result: Tuning) -> None:
+    """Writes the tuning as a sweep file where `record_path` says: {gpu, date, versions, flops,
+    steps, seconds, new, schedules}; date and versions are those of the times, seconds are there if
+    this call measured some."""
+    path = record_path(result.name)
+    if path is None or (path.exists() and not result.new):
+        return  # it has the seconds of the call that measured
     entries = []
     for c in result.candidates:
         figures = ({"failure": f"{c.step}: {c.dropped}"} if c.dropped else
@@ -172,7 +188,8 @@ def write_record(result: Tuning) -> None:
                     "round": c.round})
         entries.append({"schedule": c.schedule, "shape": result.shape, "dtype": result.dtype,
                         "shared_bytes": c.shared_bytes, "registers": c.registers, **figures})
-    content = {"gpu": result.gpu, "date": result.date or str(datetime.date.today()),
-               "versions": versions(), "flops": result.flops, "steps": result.steps,
-               "seconds": result.seconds, "new": result.new, "schedules": entries}
+    content = {"gpu": result.gpu, "date": result.date, "versions": result.versions,
+               "flops": result.flops, "steps": result.steps,
+               "seconds": result.seconds if result.new else {}, "new": result.new,
+               "schedules": entries}
     path.write_text(json.dumps(content, indent=1))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +46,14 @@ class Candidate:
         return self.round != "full", self.ms
 
 
+def identity(value: Any) -> str:
+    """The text that two schedules, or two values of a knob, share if they are the same; 1, 1.0 and
+    True are three values."""
+    return json.dumps(value, sort_keys=True)
+
+
 def grid(space: Any) -> list[dict[str, Any]]:
-    """The schedules of `space`: knob -> list of values, or a list of schedules. Raises
+    """The schedules of `space`, each once: knob -> list of values, or a list of schedules. Raises
     BadArgument."""
     if isinstance(space, dict):
         for knob, values in space.items():
@@ -59,23 +66,36 @@ def grid(space: Any) -> list[dict[str, Any]]:
         if math.prod(map(len, space.values())) > _MOST_COMBINATIONS:
             raise BadArgument(f"The space has more than {_MOST_COMBINATIONS:,} combinations; give "
                               "fewer values, or a list of schedules.")
-        schedules = [dict(zip(space, row, strict=True))
-                     for row in itertools.product(*space.values())] if space else []
+        _check_plain((knob, value) for knob, values in space.items() for value in values)
+        schedules = [dict(zip(space, row, strict=True)) for row in itertools.product(
+            *map(_once, space.values()))] if space else []
     elif isinstance(space, (list, tuple)) and all(isinstance(s, dict) for s in space):
-        schedules = [dict(s) for s in space]
+        _check_plain(pair for schedule in space for pair in schedule.items())
+        schedules = [dict(s) for s in _once(space)]
     else:
         raise BadArgument(f"The space is of type {type(space).__name__}; give a dictionary from "
                           "knob to list of values, or a list of schedules.")
     if not schedules:
         raise BadArgument("The search space is empty; give at least one knob with a value, as in "
                           '{"num_stages": [2, 3, 4]}.')
-    for schedule in schedules:
-        for knob, value in schedule.items():
-            if not isinstance(value, _PLAIN):
-                raise BadArgument(f"The knob {knob!r} has the value {value!r}; values are numbers, "
-                                  "texts or booleans.")
-    return [s for place, s in enumerate(schedules) if s not in schedules[:place]] \
-        if len(schedules) <= _MOST_LEGAL else schedules
+    return schedules
+
+
+def _check_plain(pairs: Iterable[tuple[Any, Any]]) -> None:
+    for knob, value in pairs:
+        if not isinstance(knob, str):
+            raise BadArgument(f"A schedule has the knob {knob!r}; knobs are names, as in "
+                              '{"num_stages": 3}.')
+        if not isinstance(value, _PLAIN):
+            raise BadArgument(f"The knob {knob!r} has the value {value!r}; values are numbers, "
+                              "texts or booleans.")
+
+
+def _once(values: Iterable[Any]) -> list[Any]:
+    kept: dict[str, Any] = {}
+    for value in values:
+        kept.setdefault(identity(value), value)
+    return list(kept.values())
 
 
 def legal_ones(schedules: list[dict[str, Any]], legal: Callable[[dict[str, Any]], bool] | None
@@ -95,8 +115,10 @@ def legal_ones(schedules: list[dict[str, Any]], legal: Callable[[dict[str, Any]]
 
 
 def trace(build: Callable[..., Any], schedule: dict[str, Any]) -> Any:
-    """The program of `schedule`. Raises BadArgument for a knob that `build` does not know, and what
-    `build` raises."""
+    """The program of `schedule`. Raises BadArgument for a knob that `build` does not know, or if
+    it returns no program, and what `build` raises."""
+    from tilelang.language.eager import PrimFunc
+
     try:
         parameters = inspect.signature(build).parameters
     except (TypeError, ValueError):
@@ -107,9 +129,13 @@ def trace(build: Callable[..., Any], schedule: dict[str, Any]) -> Any:
     if unknown:
         raise BadArgument(f"build has no knob {unknown[0]!r}; it takes {', '.join(parameters)}.")
     try:
-        return build(**schedule)
+        program = build(**schedule)
     except TypeError as error:
         if "unexpected keyword argument" in str(error) or "required positional" in str(error):
             raise BadArgument(f"build cannot take this schedule ({error}); name the knobs as it "
                               "does.") from error
         raise
+    if not isinstance(program, PrimFunc):
+        raise BadArgument(f"build returned a {type(program).__name__}; return a @T.prim_func, as "
+                          "gemm(M, N, K) is one.")
+    return program

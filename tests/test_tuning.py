@@ -6,12 +6,14 @@ wants; the tests marked gpu time for real.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
@@ -21,7 +23,19 @@ import tilelang.language as T
 import torch
 
 import labkit as lab
-from labkit import benchmark, compiler, gpus, lessons, machine, ptxas, results, tuning
+from labkit import (
+    benchmark,
+    compiler,
+    environment,
+    gpus,
+    lessons,
+    machine,
+    ptxas,
+    results,
+    tuning_filter,
+    tuning_store,
+)
+from labkit import tuning as tuning_module
 from labkit.errors import BadArgument, LabError, MissingTool, WrongAnswer
 from labkit.ranking import Bar, ranking
 from labkit.tuning_space import grid
@@ -53,7 +67,8 @@ class Bench:
         self.x = torch.randn(N)
         self.speed, self.programs, self.launches = dict(SPEED), [], {}
         self.short, self.full, self.compiled, self.interrupt_at = [], [], [], None
-        self.damage = set()
+        self.damage, self.idle, self.fail = set(), False, {}
+        self.day, self.versions = "2026-01-01", {"cuda toolkit": "13.0", "driver": "580.1"}
         real = compiler.compile
 
         def compile(program, out_idx, device, pass_configs):
@@ -67,10 +82,12 @@ class Bench:
 
         monkeypatch.setattr(compiler, "compile", compile)
         monkeypatch.setattr(benchmark, "time_each", self.time_each)
-        monkeypatch.setattr(tuning, "_gpu_name", lambda: "NVIDIA H200")
+        monkeypatch.setattr(tuning_module, "_gpu_name", lambda: "NVIDIA H200")
         monkeypatch.setattr(machine, "own_gpu", lambda: gpus.lookup("H200"))
         monkeypatch.setattr(ptxas, "resources", no_nvcc)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(tuning_store, "today", lambda: self.day)
+        monkeypatch.setattr(tuning_store, "_versions", lambda: self.versions)
         monkeypatch.setenv("LABKIT_CACHE_DIR", str(cache))
         shutil.rmtree(cache / "tuning", ignore_errors=True)
         monkeypatch.delenv("LABKIT_RECORD", raising=False)
@@ -86,6 +103,10 @@ class Bench:
         timed = [self.launches[call.func] for call in candidates.values()]
         (self.short if milliseconds < 200 else self.full).append(timed)
         for call, schedule in zip(candidates.values(), timed, strict=True):
+            if schedule["block"] in self.fail:
+                raise self.fail[schedule["block"]]
+            if self.idle:
+                continue
             call()
             if schedule["block"] in self.damage and milliseconds == 200:
                 call.args[-1][7] = 0
@@ -127,17 +148,20 @@ def test_the_fastest_right_schedule_wins_and_wrong_ones_are_named_never_timed(be
     assert steps["all combinations"][0] == 6
     left, why = steps["gives the right result"]
     assert left == 3 and "3 dropped: block=64 amount=2: add: WRONG." in why
-    assert "there is no nvcc here" in steps["spills nothing"][1]
+    assert "there is no nvcc here" in steps["fits the registers"][1]
+    assert steps["still right after timing"] == (
+        3, "each output compared once more, after the timing")
     table = tuning.table()
-    assert [row[0] for row in table.rows] == ["1", "2", "3"] and "measured now" in table.title
+    assert [row[0] for row in table.rows] == ["1", "2", ""] and "measured now" in table.title
     assert "amount=2" not in repr(table)
 
 
-def test_only_what_is_close_to_the_fastest_is_timed_at_length(bench):
+def test_only_what_is_close_to_the_fastest_is_timed_at_length(bench, monkeypatch):
     tuning = bench.tune()
     assert [[s["block"] for s in call] for call in bench.full] == [[128, 256]]
     assert [c.round for c in tuning.ranked] == ["full", "full", "short"]
-    wide = bench.tune(within=2)
+    monkeypatch.setattr(tuning_module, "_WITHIN", 2)
+    wide = bench.tune()
     assert sorted(s["block"] for s in bench.full[0]) == [64, 128, 256]
     assert [c.round for c in wide.ranked] == ["full"] * 3
 
@@ -180,7 +204,7 @@ def test_a_rule_prunes(bench):
     assert blocks(tuning.ranked) == [128, 256]
 
 
-def test_what_is_wrong_after_timing_is_dropped(bench):
+def test_what_is_wrong_after_timing_is_dropped(bench, monkeypatch):
     bench.damage = {128}
     tuning = bench.tune()
     assert tuning.winner["block"] == 256 and 128 not in blocks(tuning.ranked)
@@ -189,7 +213,8 @@ def test_what_is_wrong_after_timing_is_dropped(bench):
     assert bench.tune(fresh=True).winner["block"] == 64
     bench.damage = {64, 128, 256}
     with pytest.raises(WrongAnswer, match="still right after timing"):
-        bench.tune(fresh=True, within=2)
+        monkeypatch.setattr(tuning_module, "_WITHIN", 2)
+        bench.tune(fresh=True)
 
 
 def test_all_wrong(bench):
@@ -208,14 +233,76 @@ def test_a_schedule_that_cannot_be_built_is_dropped_with_its_reason(bench):
     assert any("64 is not for me" in why for _, _, why in tuning.steps)
 
 
+@pytest.mark.parametrize("round", ["both", "the full one"])
+def test_a_kernel_that_never_runs_while_it_is_timed_is_not_ranked(bench, monkeypatch, round):
+    real = bench.time_each
+
+    def time_each(candidates, milliseconds=200):
+        bench.idle = milliseconds == 200 or round == "both"
+        return real(candidates, milliseconds)
+
+    monkeypatch.setattr(benchmark, "time_each", time_each)
+    if round == "both":
+        with pytest.raises(WrongAnswer, match="still right after timing"):
+            bench.tune()
+    else:
+        result = bench.tune()
+        assert blocks(result.ranked) == [64] and result.ranked[0].round == "short"
+        (step,) = [s for s in result.steps if s[0] == "still right after timing"]
+        assert step[1] == 1 and "2 dropped: block=128" in step[2]
+    assert not any('"full"' in line for line in
+                   Store("add", "NVIDIA H200").path.read_text().splitlines())
+
+
+def test_a_finalist_that_fails_before_the_full_round_is_named(bench, monkeypatch):
+    bench.interrupt_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        bench.tune()
+    bench.interrupt_at, real = None, compiler.compile
+
+    def compile(program, **options):
+        if next(s for p, s in bench.programs if p is program)["block"] == 128:
+            raise RuntimeError("no space left")
+        return real(program, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "compile", compile)
+        result = bench.tune()
+    steps = {step: why for step, _, why in result.steps}
+    assert "block=128 amount=1: no space left" in steps["still right after timing"]
+    run_once = tuning_module._Run.run_once
+
+    def failing(self, candidate, store=None, step="gives the right result"):
+        if candidate.schedule == {"block": 128, "amount": 1}:
+            with self.failures(candidate, store, step):
+                raise RuntimeError("cannot launch")
+        return run_once(self, candidate, store, step) if not candidate.dropped else []
+
+    monkeypatch.setattr(tuning_module._Run, "run_once", failing)
+    steps = {step: why for step, _, why in bench.tune().steps}
+    assert "block=128 amount=1: cannot launch" in steps["still right after timing"]
+
+
 # --- kept on disk
 
 
-def test_a_second_call_measures_nothing_and_runs_the_winner_once_more(bench):
+def test_a_second_call_measures_nothing_and_runs_the_finalists_once_more(bench, monkeypatch):
     first = bench.tune()
-    again = bench.tune()
+    checked, real = [], tuning_module._Run.run_once
+
+    def run_once(self, candidate, *rest):
+        checked.append(candidate.schedule["block"])
+        return real(self, candidate, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning_module._Run, "run_once", run_once)
+        again = bench.tune()
     assert not bench.short and not bench.full and again.new == 0
-    assert [s["block"] for s in bench.compiled if s["amount"] == 1] == [128]
+    assert sorted(s["block"] for s in bench.compiled if s["amount"] == 1) == [128, 256]
+    assert [b for b in checked if b != 64][-2:] == [128, 256]
+    assert again.steps[-1] == (
+        "still right after timing", 2,
+        "compared once more now; the other 1 were checked when they were measured")
     assert again.winner == first.winner and again.origin == "measured here before"
     assert repr(again.table().rows) == repr(first.table().rows)
     assert bench.tune(fresh=True).new == 5
@@ -233,6 +320,65 @@ def test_an_interrupted_run_goes_on_where_it_stopped(bench, turn):
     assert blocks(tuning.ranked) == [128, 256, 64]
 
 
+def test_finalists_that_were_timed_now_are_not_run_again(bench, monkeypatch):
+    bench.interrupt_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        bench.tune()
+    bench.interrupt_at, checked, real = None, [], tuning_module._Run.run_once
+
+    def run_once(self, candidate, *rest):
+        checked.append(candidate.schedule)
+        return real(self, candidate, *rest)
+
+    monkeypatch.setattr(tuning_module._Run, "run_once", run_once)
+    result = bench.tune()
+    assert [s["block"] for s in checked if s["amount"] == 1] == [128, 256]
+    assert result.steps[-1][1] == 2 and result.origin == "measured today, 2 of 3 times in this call"
+
+
+@pytest.mark.parametrize("change", ["day", "versions"])
+@pytest.mark.parametrize("turn", range(1, 4))
+def test_what_goes_on_on_another_day_or_with_other_versions_measures_all(bench, turn, change):
+    bench.interrupt_at = turn
+    with pytest.raises(KeyboardInterrupt):
+        bench.tune()
+    bench.interrupt_at = None
+    if change == "day":
+        bench.day = "2026-01-02"
+    else:
+        bench.versions = {**bench.versions, "python": "3.14"}
+    tuning = bench.tune()
+    assert tuning.new == 5 and tuning.origin == "measured now" and tuning.date == bench.day
+    kept = Store("add", "NVIDIA H200")
+    assert len(kept.short) == 3 and kept.full[-1]["versions"] == bench.versions
+    assert all(tuning_store.same_session(e, kept.session) for e in kept.short.values())
+
+
+def test_what_is_complete_is_kept_on_another_day_with_its_date_and_versions(
+        bench, monkeypatch, tmp_path):
+    bench.tune()
+    bench.day, then = "2026-01-02", bench.versions
+    bench.versions = {**then, "python": "3.14"}
+    monkeypatch.setenv("LABKIT_RECORD", str(tmp_path / "record.jsonl"))
+    again = bench.tune()
+    assert again.new == 0 and again.date == "2026-01-01"
+    assert again.origin == "measured here before" and "2026-01-01" in again.table().title
+    assert again.plot.text.startswith("add on NVIDIA H200, 2026-01-01:")
+    kept = json.loads((tmp_path / "sweep-add.json").read_text())
+    assert kept["versions"] == then and kept["date"] == "2026-01-01"
+    assert kept["new"] == 0 and kept["seconds"] == {}
+    bench.speed[512] = 4.0
+    more = bench.tune({"block": [64, 128, 256, 512], "amount": [1]})
+    assert more.new == 6 and more.date == "2026-01-02"  # four in the short round, two finalists
+
+
+def test_a_larger_space_measures_what_is_new_on_the_same_day(bench):
+    bench.tune()
+    bench.speed[512] = 4.0
+    more = bench.tune({"block": [64, 128, 256, 512], "amount": [1]})
+    assert more.new == 1 and more.origin == "measured today, 1 of 4 times in this call"
+
+
 def test_an_interruption_while_compiling_gets_out(bench, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -242,6 +388,52 @@ def test_an_interruption_while_compiling_gets_out(bench, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             bench.tune()
     assert bench.tune().new == 5
+
+
+def test_an_interruption_waits_for_what_has_begun_and_drops_the_rest(monkeypatch):
+    begun, ended = [], []
+
+    def work(item):
+        begun.append(item)
+        time.sleep(0.2)
+        ended.append(item)
+
+    def interrupted(items, *_):
+        for item in items:
+            yield item
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning_filter, "progress", interrupted)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with pytest.raises(KeyboardInterrupt):
+        tuning_filter.parallel(work, range(50), "working")
+    assert len(begun) < 10 and sorted(begun) == sorted(ended)
+    time.sleep(0.3)
+    assert len(begun) == len(ended)
+
+
+@pytest.mark.parametrize("changed", ["cuda toolkit", "driver", "tilelang", "torch", "timing"])
+def test_the_key_changes_with_all_that_determines_the_time(monkeypatch, changed):
+    import tilelang
+
+    def of_now():
+        tuning_store._versions.cache_clear()
+        return key(program, "{}", "H100")
+
+    program, real = add(64), environment.versions()
+    first = of_now()
+    assert first == of_now()
+    if changed == "tilelang":
+        monkeypatch.setattr(tilelang, "__version__", "0.0.1")
+    elif changed == "torch":
+        monkeypatch.setattr(torch.version, "cuda", "1.0")
+    elif changed == "timing":
+        monkeypatch.setattr(tuning_store, "_TIMING", 0)
+    else:
+        monkeypatch.setattr(environment, "versions", lambda: {**real, changed: "1.0"})
+    assert of_now() != first
+    monkeypatch.undo()
+    assert of_now() == first
 
 
 def test_changed_source_sizes_options_or_gpu_are_measured_again(bench, monkeypatch):
@@ -254,7 +446,7 @@ def test_changed_source_sizes_options_or_gpu_are_measured_again(bench, monkeypat
 
     assert bench.tune(build=changed, reference=bench.x * 0.5 + 1).new == 5
     assert bench.tune(pass_configs={"tl.enable_fast_math": True}).new == 5
-    monkeypatch.setattr(tuning, "_gpu_name", lambda: "NVIDIA H100")
+    monkeypatch.setattr(tuning_module, "_gpu_name", lambda: "NVIDIA H100")
     assert bench.tune().new == 5
     assert bench.tune().new == 0
 
@@ -273,13 +465,26 @@ def test_a_kept_time_does_not_vouch_for_a_result(bench):
     b'{"stage": "full", "date": "today", "times": {}}',
     b'{"stage": "full", "date": "today", "times": {"K": 1}}',
     b'{"stage": "full", "times": {"K": {"ms": 1, "spread_ms": 0}}}',
+    b'{"stage": "short", "key": "K", "ms": 1, "spread_ms": 0}',
+    b'{"stage": "short", "key": "K", "ms": 1, "spread_ms": 0, "date": 1, "versions": {}}',
+    b'{"stage": "short", "key": "K", "ms": 1, "spread_ms": 0, "date": "", "versions": 1}',
+    b'{"stage": "short", "key": "K", "ms": ' + b"9" * 400 + b', "spread_ms": 0, "date": "", '
+    b'"versions": {}}',
+    b'{"stage": "short", "key": "K", "ms": 1, "spread_ms": 0, "error": "x", "date": "", '
+    b'"versions": {}}',
+    b'{"stage": "full", "date": 3, "versions": {}, "times": {"K": {"ms": 1, "spread_ms": 0}}}',
+    b'{"stage": "broke", "key": 3, "why": "x"}',
+    b'{"stage": "broke", "key": "K", "why": null}',
     b'{"stage": "broke", "key": "K", "why": 3}'])
 def test_damaged_lines_are_passed_over(bench, damage):
-    bench.tune()
+    first = bench.tune()
     path = Store("add", "NVIDIA H200").path
     known = key(add(block=128, amount=1), "{}", "NVIDIA H200").encode()
-    path.write_bytes(path.read_bytes() + damage.replace(b"K", known))
-    assert bench.tune().new == 0
+    path.write_bytes(path.read_bytes() + damage.replace(b'"K"', b'"' + known + b'"'))
+    again = bench.tune()
+    assert again.new == 0 and again.winner == first.winner and len(again.ranked) == 3
+    assert [(c.schedule, c.ms) for c in again.ranked] == [(c.schedule, c.ms)
+                                                          for c in first.ranked]
 
 
 def test_a_cut_off_file_loses_its_last_line_only(bench):
@@ -308,6 +513,36 @@ def test_two_writers_at_once(bench):
     assert len(Store("race", "GPU").short) == 600
 
 
+def test_a_writer_waits_for_the_other(bench):
+    store = Store("race", "GPU")
+    with open(store.path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        writer = threading.Thread(target=store.add, kwargs=dict(
+            stage="short", key="k", ms=1.0, spread_ms=0.0))
+        writer.start()
+        writer.join(0.3)
+        assert writer.is_alive() and not store.path.read_bytes()
+    writer.join(10)
+    assert not writer.is_alive() and "k" in Store("race", "GPU").short
+
+
+def test_a_cache_that_cannot_be_written_is_said_before_anything_is_compiled(
+        bench, monkeypatch, tmp_path):
+    (tmp_path / "tuning").write_text("not a folder")
+    monkeypatch.setenv("LABKIT_CACHE_DIR", str(tmp_path))
+    with pytest.raises(BadArgument, match="cannot be written"):
+        bench.tune()
+    assert not bench.compiled and not bench.programs
+
+
+def test_a_record_in_a_missing_folder_is_said_before_anything_is_compiled(
+        bench, monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_RECORD", str(tmp_path / "missing" / "record.jsonl"))
+    with pytest.raises(BadArgument, match=r"LABKIT_RECORD names a file in .*missing"):
+        bench.tune()
+    assert not bench.programs
+
+
 def test_a_folder_that_cannot_be_written_is_one_sentence(bench, tmp_path):
     store = Store("add", "NVIDIA H200")
     store.path = tmp_path / "file" / "x.jsonl"
@@ -320,7 +555,7 @@ def test_a_schedule_that_breaks_the_gpu_is_left_out_by_the_next_call(bench, monk
     def crash(*_):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    run_once = tuning._Run.judge
+    run_once = tuning_module._Run.judge
 
     def judge(self, candidate, output, step):
         if candidate.schedule["block"] == 128 and candidate.schedule["amount"] == 1:
@@ -328,7 +563,7 @@ def test_a_schedule_that_breaks_the_gpu_is_left_out_by_the_next_call(bench, monk
         run_once(self, candidate, output, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tuning._Run, "judge", judge)
+        patch.setattr(tuning_module._Run, "judge", judge)
         patch.setattr(torch.cuda, "synchronize", crash)
         with pytest.raises(LabError, match="illegal memory access was encountered"):
             bench.tune()
@@ -338,13 +573,33 @@ def test_a_schedule_that_breaks_the_gpu_is_left_out_by_the_next_call(bench, monk
     assert bench.tune(fresh=True).winner["block"] == 128
 
 
+def test_a_gpu_error_while_timing_is_remembered(bench, monkeypatch):
+    def crash():
+        raise RuntimeError("context lost")
+
+    bench.fail = {128: RuntimeError("CUDA error: unspecified launch failure")}
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "synchronize", crash)
+        with pytest.raises(LabError, match="unspecified launch failure"):
+            bench.tune()
+    bench.fail = {}
+    result = bench.tune()
+    assert result.winner["block"] == 256
+    assert any("broke the GPU's context before: CUDA error: unspecified" in why
+               for _, _, why in result.steps)
+    bench.fail = {128: RuntimeError("too many resources requested")}  # the GPU lives on
+    result = bench.tune(fresh=True)
+    assert result.winner["block"] == 256
+    assert any("too many resources requested" in why for _, _, why in result.steps)
+
+
 def test_the_record(bench, monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_RECORD", str(tmp_path / "record.jsonl"))
     first = bench.tune(hand_picked={"block": 64, "amount": 1})
     (tmp_path / "sweep-add.json").rename(tmp_path / "h200-sweep-add.json")
     monkeypatch.setattr(results, "FOLDER", tmp_path)
-    shown = lab.tune("add", lab.here("cpu"), add, SPACE, [bench.x], bench.x + 1, **SHAPE,
-                     hand_picked={"block": 64, "amount": 1}, check_on_cpu=0)
+    shown = lab.tune("add", lab.here("cpu"), bench.build, SPACE, [bench.x], bench.x + 1, **SHAPE,
+                     hand_picked={"block": 64, "amount": 1}, check_on_cpu=1)
     assert shown.table().rows == first.table().rows
     assert shown.origin.startswith("RECORDED")
     kept = json.loads((tmp_path / "h200-sweep-add.json").read_text())
@@ -369,7 +624,7 @@ def test_a_bad_space_is_one_sentence(bench, space, message):
         bench.tune(space)
 
 
-def test_other_bad_arguments(bench):
+def test_other_bad_arguments(bench, monkeypatch):
     with pytest.raises(BadArgument, match="build has no knob 'blok'; it takes block, amount"):
         bench.tune({"blok": [1]}, build=add)
     with pytest.raises(BadArgument, match="build is of type int"):
@@ -378,12 +633,36 @@ def test_other_bad_arguments(bench):
         bench.tune(legal=lambda s: False)
     with pytest.raises(BadArgument, match="legal is of type int"):
         bench.tune(legal=3)
-    for within in (0.5, "x", None, float("nan")):
-        with pytest.raises(BadArgument, match="factor of at least 1"):
-            bench.tune(within=within)
     for name in ("", "a/b", 3, "../x"):
         with pytest.raises(BadArgument, match="as in 'gemm_tuned'"):
             bench.tune(name=name)
+    for reference, message in ((3, "of type int"), (bench.x.half(), "has dtype float16"),
+                               (bench.x[:5], r"has shape \[5\], but the program's .*\[1000\]")):
+        with pytest.raises(BadArgument, match=f"reference {message}|reference is {message}"):
+            bench.tune(reference=reference)
+    for flops in (0, -1, float("nan"), float("inf"), "x", None, True):
+        with pytest.raises(BadArgument, match="flops is"):
+            bench.tune(flops=flops)
+    for shape in (3, {}, {"M": 0}, {"M": "4"}, {3: 4}, [4]):
+        with pytest.raises(BadArgument, match="shape is"):
+            bench.tune(shape=shape)
+    with pytest.raises(BadArgument, match="dtype is"):
+        bench.tune(dtype=torch.float32)
+    for count in (-1, 1.5, "x", True):
+        with pytest.raises(BadArgument, match=r"count_registers is .* at least 0"):
+            bench.tune(count_registers=count)
+    for count in (0, -1, 1.5, "x", True):
+        with pytest.raises(BadArgument, match=r"check_on_cpu is .* at least 1"):
+            bench.tune(check_on_cpu=count)
+    with pytest.raises(BadArgument, match=r"build returned a int; return a @T.prim_func"):
+        bench.tune(build=lambda **_: 3)
+    with pytest.raises(BadArgument, match="has the knob 3; knobs are names"):
+        bench.tune([{3: 4}])
+    assert not bench.compiled
+    with monkeypatch.context() as patch:
+        patch.setattr(bench, "x", bench.x.double())
+        with pytest.raises(BadArgument, match="argument X has dtype float64"):
+            bench.tune()
     with pytest.raises(BadArgument, match="hand_picked is 3; give a schedule"):
         bench.tune(hand_picked=3)
     with pytest.raises(BadArgument, match="pass_configs"):
@@ -395,6 +674,29 @@ def test_other_bad_arguments(bench):
 def test_a_schedule_named_twice_is_tried_once():
     assert grid([{"block": 64}, {"block": 64}]) == [{"block": 64}]
     assert grid({"block": [64, 64], "panel": (1,)}) == [{"block": 64, "panel": 1}]
+    assert grid([{"block": 1, "panel": 2}, {"panel": 2, "block": 1}]) == [{"block": 1, "panel": 2}]
+    kinds = [1, True, 1.0, "1", None, 1]
+    for schedules in (grid({"knob": kinds}), grid([{"knob": kind} for kind in kinds])):
+        assert [repr(s["knob"]) for s in schedules] == ["1", "True", "1.0", "'1'", "None"]
+    start = time.monotonic()
+    assert len(grid([{"block": n} for n in range(100_000)])) == 100_000
+    assert time.monotonic() - start < 5
+
+
+def test_two_schedules_of_one_program_are_one(bench):
+    def build(**schedule):
+        schedule.pop("unused")
+        return bench.build(**schedule)
+
+    space = {"block": [64, 128], "amount": [1], "unused": [0, 1]}
+    result = bench.tune(space, build=build)
+    steps = {step: (left, why) for step, left, why in result.steps}
+    left, why = steps["each program once"]
+    assert left == 2 and "unused=1: same program as block=64 amount=1 unused=0" in why
+    assert len(result.ranked) == 2 and result.new == 3
+    own = {"block": 64, "amount": 1, "unused": 1}
+    result = bench.tune(space, build=build, hand_picked=own)
+    assert own in [c.schedule for c in result.ranked] and len(result.ranked) == 2
 
 
 # --- without a GPU
@@ -429,17 +731,19 @@ def recorded(monkeypatch, tmp_path):
 
 
 def test_without_a_gpu_it_filters_checks_and_ranks_the_recording(recorded):
-    result = on_cpu([PLAIN, dict(PLAIN, num_stages=3), LARGE, SPILLS, ODD], hand_picked=PLAIN)
+    own = dict(PLAIN, num_stages=3)
+    result = on_cpu([PLAIN, own, LARGE, SPILLS, ODD], hand_picked=own)
     steps = {step: (left, why) for step, left, why in result.steps}
     assert steps["lowers"][0] == 4 and "24x40x16" in steps["lowers"][1]
     assert steps["fits in shared memory"] == (
         3, "a block gets 163 KiB on the A100; 1 dropped: 256x256x128 s2 t256: takes 256 KiB")
-    left, why = steps["spills nothing"]
+    left, why = steps["fits the registers"]
     assert left == 2 and "nvcc compiled 3 for the A100" in why and "spills 2" in why
     assert steps["gives the right result"] == (2, "2 of 2 that ran on the CPU are right")
-    assert result.winner == dict(PLAIN, num_stages=3)
+    assert result.winner == own
     assert "RECORDED there, not measured here" in result.table().title
-    assert "takes 0.1000 ms and the hand-picked" in result.verdict()
+    assert result.verdict() == ("No schedule beat the hand-picked one (64x64x32 s3 t128, 0.1000 "
+                                "ms) on the NVIDIA H200.")
 
 
 def test_a_schedule_that_is_wrong_on_the_cpu_is_not_ranked(recorded):
@@ -449,7 +753,7 @@ def test_a_schedule_that_is_wrong_on_the_cpu_is_not_ranked(recorded):
     result = on_cpu([PLAIN, dict(PLAIN, num_stages=3)], build=build, count_registers=0)
     assert result.winner == PLAIN and len(result.ranked) == 1
     assert any("64x64x32 s3 t128: gemm: WRONG" in why for _, _, why in result.steps)
-    with pytest.raises(WrongAnswer, match="no schedule is left"):
+    with pytest.raises(WrongAnswer, match=r"no schedule is left .*0 of 1 that ran on the CPU"):
         on_cpu([dict(PLAIN, num_stages=3), dict(PLAIN, num_stages=4)], build=build, check_on_cpu=1,
                count_registers=0)
 
@@ -481,6 +785,40 @@ def test_without_a_recording_it_says_so_and_shows_the_compilers_figures(monkeypa
             getattr(result, attribute)
 
 
+def test_a_hand_picked_schedule_of_the_short_round_is_not_compared(recorded):
+    result = on_cpu([PLAIN, dict(PLAIN, num_stages=3)], count_registers=0, hand_picked=PLAIN)
+    assert "timed in the short round only" in result.verdict()
+    assert [row[0] for row in result.table().rows] == ["1", ""]
+    assert result.plot.text.endswith("The hand-picked one was in the short round only, with 10.")
+    assert len(result.table(1).rows) == 2
+    other = on_cpu([PLAIN, dict(PLAIN, num_stages=3)], count_registers=0)
+    assert other.table(1).note.startswith("1 others are not shown.")
+
+
+def test_all_can_be_checked_on_the_cpu(recorded):
+    result = on_cpu([PLAIN, dict(PLAIN, num_stages=3)], count_registers=0, check_on_cpu=None)
+    assert result.steps[-1] == ("gives the right result", 2,
+                                "2 of 2 that ran on the CPU are right")
+
+
+def test_nothing_that_compiles_on_the_cpu_is_no_wrong_answer(recorded):
+    def build(M, N, K, **schedule):
+        raise ValueError("not here")
+
+    with pytest.raises(LabError, match="after the step 'compiles on this machine'") as caught:
+        on_cpu([PLAIN, dict(PLAIN, num_stages=3)], build=build, count_registers=0, check_on_cpu=1)
+    assert not isinstance(caught.value, WrongAnswer)
+
+
+def test_a_missing_compiler_is_said_as_such(recorded, monkeypatch):
+    def none(*_, **__):
+        raise MissingTool("No C++ compiler found")
+
+    monkeypatch.setattr(compiler, "compile", none)
+    with pytest.raises(MissingTool):
+        on_cpu([PLAIN], count_registers=0)
+
+
 def test_a_damaged_recording_is_not_taken_for_none(recorded):
     recorded.write_text("{")
     with pytest.raises(LabError, match="not a sweep file"):
@@ -494,8 +832,9 @@ def test_nothing_left_after_the_filter():
         on_cpu([ODD])
 
 
-def test_spills_can_be_allowed():
-    result = on_cpu([SPILLS, PLAIN], allow_spills=True, check_on_cpu=1)
+def test_a_schedule_may_spill_as_much_as_the_filter_says(monkeypatch):
+    monkeypatch.setattr(tuning_filter, "_MOST_SPILLED", 10**6)
+    result = on_cpu([SPILLS, PLAIN], check_on_cpu=1)
     spilling = result.candidates[0]
     assert spilling.spilled > 0 and spilling.registers == 255 and not spilling.dropped
 
@@ -506,10 +845,11 @@ def test_spills_can_be_allowed():
 def test_the_plot(recorded):
     picture = on_cpu([PLAIN], count_registers=0).plot
     ElementTree.fromstring(picture.svg)
-    assert picture.text == ("gemm on NVIDIA H200, 2026-01-02, recorded: 2 schedules. The fastest "
-                            "is 64x64x32 s3 t128 with 20 TFLOP/s, the slowest 64x64x32 s2 t128 "
-                            "with 10; 1 were timed at length. The others' figures are of the "
-                            "short round and compare with one another only.")
+    assert picture.text == ("gemm on NVIDIA H200, 2026-01-02, recorded: 2 schedules, 1 of them "
+                            "timed at length. Of these, the fastest is 64x64x32 s3 t128 with 20 "
+                            "TFLOP/s, the slowest 64x64x32 s3 t128 with 20. The others' figures "
+                            "are of the short round and compare with one another only.")
+    assert "spread" not in picture.svg
 
 
 @pytest.mark.parametrize("size", [1e-3, 0.7, 1, 9.99, 10, 762, 1e6])
