@@ -19,7 +19,7 @@ from typing import Any
 
 from labkit import cache, ptxas
 from labkit.errors import BadArgument, CompileFailed
-from labkit.gpus import Gpu, lookup
+from labkit.gpus import Gpu, sheet_of
 from labkit.occupancy import Occupancy, occupancy
 from labkit.table import Table
 
@@ -152,7 +152,7 @@ def cross_compile(program: Any, gpu: str | Gpu,
     """
     from tilelang.language.eager import PrimFunc
 
-    sheet = gpu if isinstance(gpu, Gpu) else lookup(gpu)
+    sheet = sheet_of(gpu)
     if not isinstance(program, PrimFunc):
         raise BadArgument(f"cross_compile takes a @T.prim_func, not {type(program).__name__}; "
                           "call its builder with sizes first, as in cross_compile(gemm(M, N, K), "

@@ -38,3 +38,8 @@ class NeedsGPU(LabError):
 
 class WrongAnswer(LabError, AssertionError):
     """A kernel's output differs from the reference by more than its dtype explains."""
+
+
+def first_line(problem: BaseException) -> str:
+    """What an exception says, in one line."""
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]

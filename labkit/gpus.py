@@ -225,6 +225,11 @@ def arch_numbers() -> tuple[str, ...]:
     return tuple(arch.removeprefix("sm_") for arch, *_ in _CAPABILITIES.values())
 
 
+def sheet_of(gpu: str | Gpu) -> Gpu:
+    """The data sheet that `gpu` is or names. Raises BadArgument for a name that has none."""
+    return gpu if isinstance(gpu, Gpu) else lookup(gpu)
+
+
 def lookup(name: str) -> Gpu:
     """The GPU called `name`: "H100", "rtx4090", a device's name as torch or nvidia-smi report it
     ("NVIDIA H100 80GB HBM3"), or "sm_90": any GPU of that capability, without device figures.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.errors import BadArgument, CompileFailed
-from labkit.gpus import Gpu, lookup
+from labkit.gpus import Gpu, sheet_of
 from labkit.table import Table
 
 
@@ -108,7 +108,7 @@ def lower(program: Any, gpu: str | Gpu, pass_configs: dict[str, Any] | None = No
     from labkit.cpu_build import reason
     from labkit.crosscompile import plain_options
 
-    sheet = gpu if isinstance(gpu, Gpu) else lookup(gpu)
+    sheet = sheet_of(gpu)
     if not isinstance(program, PrimFunc):
         raise BadArgument(f"lower takes a @T.prim_func, not {type(program).__name__}; call its "
                           f"builder with sizes first, as in lower(gemm(M, N, K), {sheet.name!r}).")

@@ -159,13 +159,32 @@ def assemble(lines: list[str]) -> dict[str, Any]:
             "measurements": list(last.values())}
 
 
+def record_path(name: str) -> Path | None:
+    """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set.
+    Raises BadArgument if its folder is not there."""
+    chosen = os.environ.get("LABKIT_RECORD")
+    if not chosen:
+        return None
+    path = Path(chosen).with_name(f"sweep-{name}.json")
+    if not path.parent.is_dir():
+        raise BadArgument(f"LABKIT_RECORD names a file in {path.parent}, which is not a folder; "
+                          "make it, or unset LABKIT_RECORD.")
+    return path
+
+
+def sweep_path(name: str, gpu: str = "h200") -> Path | None:
+    """The file `results/<gpu>-sweep-<name>.json`, None if there is none."""
+    path = FOLDER / f"{gpu}-sweep-{name}.json"
+    return path if path in set(FOLDER.glob("*-sweep-*.json")) else None
+
+
 def recorded_sweep(name: str, gpu: str = "h200") -> dict[str, Any]:
     """The recorded sweep `results/<gpu>-sweep-<name>.json`: gpu, date, flops, schedules.
 
     Raises LabError if there is none, or if the file is not as described.
     """
-    path = FOLDER / f"{gpu}-sweep-{name}.json"
-    if path not in set(FOLDER.glob("*-sweep-*.json")):
+    path = sweep_path(name, gpu)
+    if path is None:
         raise LabError(f"No recorded sweep of {name!r} on the {str(gpu).upper()}; run this "
                        "lesson on a GPU to measure it.")
     try:

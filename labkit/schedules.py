@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkit.errors import BadArgument, LabError, WrongAnswer
-from labkit.results import RECORDED, recorded_sweep
+from labkit.errors import BadArgument, LabError, WrongAnswer, first_line
+from labkit.results import RECORDED, record_path, recorded_sweep
 from labkit.table import Table
 
 
@@ -38,10 +38,13 @@ def schedule_table(build: Callable[..., Any], schedules: Sequence[dict[str, Any]
     in the last column. Raises MissingTool without nvcc.
     """
     from labkit.crosscompile import cross_compile
+    from labkit.gpus import sheet_of
+
+    sheet = sheet_of(gpu)
 
     def row(schedule: dict[str, Any]) -> list[Any]:
         try:
-            compiled = cross_compile(build(**schedule), gpu, pass_configs)
+            compiled = cross_compile(build(**schedule), sheet, pass_configs)
             used, occupied = compiled.resources, compiled.occupancy
         except LabError as error:
             return [text(schedule), *[""] * 6, str(error)]
@@ -53,9 +56,6 @@ def schedule_table(build: Callable[..., Any], schedules: Sequence[dict[str, Any]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = list(pool.map(row, schedules))
-    from labkit.gpus import Gpu, lookup
-
-    sheet = gpu if isinstance(gpu, Gpu) else lookup(gpu)
     columns = ["schedule", ">threads", ">shared", ">registers", ">spilled", ">blocks/SM",
                "limited by", "cannot run because"]
     if not any(row[-1] for row in rows):
@@ -184,7 +184,7 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
     for place, (schedule, kernel) in enumerate(zip(schedules, kernels, strict=True)):
         failure, error = "", None
         if isinstance(kernel, Exception):
-            failure = (str(kernel).strip() or type(kernel).__name__).splitlines()[0]
+            failure = first_line(kernel)
         else:
             try:
                 arguments = kernel.arguments(*inputs)
@@ -197,7 +197,7 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
                 failure = "" if verdict.ok else repr(verdict).splitlines()[0]
                 calls[place] = functools.partial(kernel.launch, *arguments)
             except Exception as problem:
-                failure = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+                failure = first_line(problem)
         checked.append(Trial(dict(schedule), None, error, failure))
     if here.device == "cpu":
         found = recorded_sweep(name)
@@ -232,11 +232,9 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
 
 def _record(result: Sweep) -> None:
     """Writes the sweep beside the file that `$LABKIT_RECORD` names, where that is set."""
-    path = os.environ.get("LABKIT_RECORD")
-    if not path:
+    path = record_path(result.name)
+    if path is None:
         return
-    from pathlib import Path
-
     from labkit.environment import versions
 
     entries = []
@@ -247,4 +245,4 @@ def _record(result: Sweep) -> None:
                                      "error": t.error})})
     content = {"gpu": result.gpu, "date": result.date, "versions": versions(),
                "flops": result.flops, "clock_mhz": result.clock_mhz, "schedules": entries}
-    Path(path).with_name(f"sweep-{result.name}.json").write_text(json.dumps(content, indent=1))
+    path.write_text(json.dumps(content, indent=1))

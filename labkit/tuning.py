@@ -20,10 +20,10 @@ from typing import Any
 
 from labkit import benchmark
 from labkit.errors import BadArgument
-from labkit.results import recorded_sweep
+from labkit.results import record_path, recorded_sweep, sweep_path
 from labkit.tuning_check import Checker
 from labkit.tuning_filter import COMPILES_HERE, RIGHT, RIGHT_AFTER, progress
-from labkit.tuning_result import Tuning, from_recording, record_path, write_record
+from labkit.tuning_result import Tuning, from_recording, write_record
 from labkit.tuning_space import Candidate
 from labkit.tuning_store import Store, key, same_session
 
@@ -75,7 +75,7 @@ def tune(name: str, here: Any, build: Callable[..., Any], space: Any, inputs: Se
         run.check_reference()
         run.filter(count_registers)
     if store is None:
-        recording = recorded_sweep(name) if _is_recorded(name) else None
+        recording = recorded_sweep(name) if sweep_path(name) else None
         with run.timed("check"):
             run.check_on_cpu(check_on_cpu, recording)
         return from_recording(run, recording, shape, dtype, flops)
@@ -120,12 +120,6 @@ def _check(name: Any, reference: Any, shape: Any, dtype: Any, flops: Any, count_
         if value is not None and not whole(value, least):
             raise BadArgument(f"{what} is {value!r}; give a number of schedules of at least "
                               f"{least}, or None for all.")
-
-
-def _is_recorded(name: str) -> bool:
-    from labkit.results import FOLDER
-
-    return (FOLDER / f"h200-sweep-{name}.json") in set(FOLDER.glob("*-sweep-*.json"))
 
 
 def _gpu_name() -> str:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit import tuning_space
-from labkit.errors import BadArgument, LabError, MissingTool, NeedsGPU
+from labkit.errors import BadArgument, LabError, MissingTool, NeedsGPU, first_line
 from labkit.schedules import text
-from labkit.tuning_filter import COMPILES_HERE, RIGHT, Selection, first_line, parallel, spread_out
+from labkit.tuning_filter import COMPILES_HERE, RIGHT, Selection, parallel, spread_out
 from labkit.tuning_space import Candidate, identity
 from labkit.tuning_store import Store
 

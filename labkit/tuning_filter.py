@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from labkit import cache, tuning_space
-from labkit.errors import BadArgument, CompileFailed, LabError, MissingTool, WrongAnswer
+from labkit.errors import (
+    BadArgument,
+    CompileFailed,
+    LabError,
+    MissingTool,
+    WrongAnswer,
+    first_line,
+)
 from labkit.gpus import Gpu
 from labkit.schedules import text
 from labkit.tuning_space import Candidate, identity
@@ -138,11 +145,6 @@ class Selection:
             return  # the shared memory is known without nvcc, the registers are not
         except CompileFailed as error:
             candidate.drop(COMPILES, first_line(error))
-
-
-def first_line(problem: BaseException) -> str:
-    """What an exception says, in one line."""
-    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
 def spread_out(candidates: Sequence[Candidate], count: int | None,

@@ -4,20 +4,17 @@ schedule."""
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from labkit.errors import BadArgument, LabError
+from labkit.errors import LabError
 from labkit.pictures import Picture
 from labkit.ranking import Bar, ranking
+from labkit.results import RECORDED, record_path
 from labkit.schedules import text
 from labkit.table import Table
 from labkit.tuning_filter import COMPILES_HERE, RIGHT, Selection
 from labkit.tuning_space import Candidate, identity
-
-RECORDED = "RECORDED there, not measured here"
 
 
 @dataclass(frozen=True)
@@ -159,19 +156,6 @@ def from_recording(run: Selection, recording: dict[str, Any] | None, shape: dict
     return Tuning(run.name, recording["gpu"], recording["date"], RECORDED, first["shape"],
                   first["dtype"], recording["flops"], run.candidates, run.steps, run.hand_picked,
                   recording.get("seconds", {}), recording.get("new", 0), timed)
-
-
-def record_path(name: str) -> Path | None:
-    """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set.
-    Raises BadArgument if its folder is not there."""
-    chosen = os.environ.get("LABKIT_RECORD")
-    if not chosen:
-        return None
-    path = Path(chosen).with_name(f"sweep-{name}.json")
-    if not path.parent.is_dir():
-        raise BadArgument(f"LABKIT_RECORD names a file in {path.parent}, which is not a folder; "
-                          "make it, or unset LABKIT_RECORD.")
-    return path
 
 
 def write_record(result: Tuning) -> None:
