@@ -31,7 +31,7 @@ def _gemm(sm, dtype):
 
 def _gelu(sm):
     return lab.kernel("04", "gemm_bias_gelu")(8192, 14336, 4096, dtype=_sixteen_bit(sm),
-                                              **lab.kernel("02", "gemm_schedule")(sm))
+                                              **lab.kernel("03", "persistent_schedule")(sm))
 
 
 def _persistent(sm):
