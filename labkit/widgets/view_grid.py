@@ -46,9 +46,10 @@ def waves(blocks: int, slots: int, gpu: str) -> Picture:
                  else "No blocks, so nothing runs")
         return new_canvas(words, 44, RED).done(words + ".")
     noun = "wave" if number == 1 else "waves"
-    wasted = f"{idle:.1%} of the slots' time idle" if idle else "no slot idle"
-    title = (f"{whole(blocks)} blocks, {whole(slots)} at once on the {gpu}: {whole(number)} "
-             f"{noun}, {wasted}")
+    share = "<0.1%" if 0 < idle < 0.001 else f"{idle:.1%}"
+    wasted = f"{share} of the slots' time idle" if idle else "no slot idle"
+    title = (f"{whole(blocks)} block{'s' * (blocks > 1)}, {whole(slots)} at once on the {gpu}: "
+             f"{whole(number)} {noun}, {wasted}")
     canvas = new_canvas(title, 214)
     shown: list[int | None] = list(range(number)) if number <= _MOST_WAVES else [
         *range(16), None, *range(number - 5, number)]
@@ -81,8 +82,9 @@ def waves(blocks: int, slots: int, gpu: str) -> Picture:
     side = "end" if edge > WIDTH / 2 else "start"
     canvas.label(edge if side == "end" else edge - slot + gap, top - 8, last, 11, side,
                  RED if tail < slots else _INK, "bold")
+    work = f"{blocks / slots:,.2f}" if number < 10**7 else whole(number)
     words = "If every block takes as long as every other, "
-    words += (f"{blocks / slots:,.2f} waves of work take the time of {whole(number)}." if idle
+    words += (f"{work} waves of work take the time of {whole(number)}." if idle
               else "no slot waits for another.")
     canvas.label(20, top + high + 40, words, 11, "start", NOTE)
     return canvas.done(f"{title}. In the {last}. {words}")
@@ -141,8 +143,8 @@ def tile_walk(tiles_m: int, tiles_n: int, tiles_k: int, block: tuple[int, int], 
     counts(0, panel=panel or 0, concurrent=concurrent)
     if not isinstance(block, (tuple, list)) or len(block) != 2:
         raise BadArgument(f"block is {block!r}; give (tile row, tile column) of C, as in (0, 0).")
-    for name, value, most in (("the block's tile row", block[0], tiles_m),
-                              ("the block's tile column", block[1], tiles_n),
+    for name, value, most in (("The block's tile row", block[0], tiles_m),
+                              ("The block's tile column", block[1], tiles_n),
                               ("step", step, tiles_k)):
         counts(0, **{name: value})
         if value >= most:
@@ -153,8 +155,9 @@ def tile_walk(tiles_m: int, tiles_n: int, tiles_k: int, block: tuple[int, int], 
     names = [_size("A", tiles_m, tiles_k, k), _size("B", tiles_k, tiles_n, n),
              _size("C", tiles_m, tiles_n, n)]
     cx, cy = left + max(k, text_width(names[0], 11, True)) + gap, top + k + gap
-    title = (f"Block ({block[0]:,}, {block[1]:,}), step {step + 1:,} of {tiles_k:,} along K: one "
-             f"tile of A and one of B, for one tile of C")
+    by, bx = block
+    title = (f"Block (by={whole(by)}, bx={whole(bx)}) at k = {whole(step)} of {whole(tiles_k)}: a "
+             "tile of A times a tile of B")
     canvas = new_canvas(title, max(cy + m + 34, 312 if concurrent else 150))
 
     at_once = min(concurrent, tiles_m * tiles_n)
@@ -162,19 +165,21 @@ def tile_walk(tiles_m: int, tiles_n: int, tiles_k: int, block: tuple[int, int], 
     _matrix(canvas, left, cy, tiles_m, tiles_k, m, k, names[0], False)
     _matrix(canvas, cx, top, tiles_k, tiles_n, k, n, names[1], True)
     _matrix(canvas, cx, cy, tiles_m, tiles_n, m, n, names[2], False)
-    paint = _painter(canvas)
+    of_a = _painter(canvas, left, cy, k, m, tiles_m, tiles_k)
+    of_b = _painter(canvas, cx, top, n, k, tiles_k, tiles_n)
+    of_c = _painter(canvas, cx, cy, n, m, tiles_m, tiles_n)
     if boxes:  # the strips that the blocks at once read: these lie side by side
         first, last = min(c for _, c, *_ in boxes), max(c + w for _, c, _, w in boxes)
         deep = max(r + h for r, _, h, _ in boxes)
-        paint(left - 13, cy, 7, m / tiles_m, 0, 0, deep, 1, BLUE, 0.9)
-        paint(cx, top - 13, n / tiles_n, 7, 0, first, 1, last - first, ORANGE, 0.9)
-    for r, c, h, w in boxes:
-        paint(cx, cy, n / tiles_n, m / tiles_m, r, c, h, w, SKY, 0.45)
-    paint(left, cy, k / tiles_k, m / tiles_m, block[0], 0, 1, tiles_k, BLUE, 0.3)
-    paint(left, cy, k / tiles_k, m / tiles_m, block[0], step, 1, 1, BLUE, 1)
-    paint(cx, top, n / tiles_n, k / tiles_k, 0, block[1], tiles_k, 1, ORANGE, 0.35)
-    paint(cx, top, n / tiles_n, k / tiles_k, step, block[1], 1, 1, ORANGE, 1)
-    paint(cx, cy, n / tiles_n, m / tiles_m, block[0], block[1], 1, 1, GREEN, 1)
+        _painter(canvas, left - 13, cy, 7, m, tiles_m, 1)(0, 0, deep, 1, BLUE, 0.9)
+        _painter(canvas, cx, top - 13, n, 7, 1, tiles_n)(0, first, 1, last - first, ORANGE, 0.9)
+    for box in boxes:
+        of_c(*box, SKY, 0.45)
+    of_a(by, 0, 1, tiles_k, BLUE, 0.3)
+    of_a(by, step, 1, 1, BLUE, 1)
+    of_b(0, bx, tiles_k, 1, ORANGE, 0.35)
+    of_b(step, bx, 1, 1, ORANGE, 1)
+    of_c(by, bx, 1, 1, GREEN, 1)
 
     x, y = 470, top - 12
     for mark, words in ((BLUE, "A tile read at this step"), (ORANGE, "B tile read at this step"),
@@ -185,7 +190,7 @@ def tile_walk(tiles_m: int, tiles_n: int, tiles_k: int, block: tuple[int, int], 
     told = _together(canvas, x, y + 8, tiles_m, tiles_n, at_once, panel) if at_once else ""
     return canvas.done(f"{title}. A has {tiles_m:,} × {tiles_k:,} tiles, B {tiles_k:,} × "
                        f"{tiles_n:,}, C {tiles_m:,} × {tiles_n:,}. Over all steps the block reads "
-                       f"tile row {block[0]:,} of A and tile column {block[1]:,} of B.{told}")
+                       f"tile row {by:,} of A and tile column {bx:,} of B.{told}")
 
 
 def _together(canvas: Any, x: float, y: float, rows: int, columns: int, at_once: int,
@@ -241,10 +246,13 @@ def _matrix(canvas: Any, x: float, y: float, rows: int, columns: int, high: floa
     canvas.label(x, y - 18 if above else y + high + 16, name, 11, "start", weight="bold")
 
 
-def _painter(canvas: Any) -> Callable[..., None]:
-    def paint(x: float, y: float, wide: float, high: float, r: int, c: int, h: int, w: int,
-              colour: str, opacity: float) -> None:
-        across, down = max(w * wide, 3.0), max(h * high, 3.0)  # never too thin to see
-        canvas.box(round(x + c * wide, 1), round(y + r * high, 1), round(across, 1),
+def _painter(canvas: Any, x: float, y: float, wide: float, high: float, rows: int, columns: int
+             ) -> Callable[..., None]:
+    """Paints boxes of tiles into a matrix of so many pixels: never too thin to see, never over
+    its edge."""
+    def paint(r: int, c: int, h: int, w: int, colour: str, opacity: float) -> None:
+        across, down = max(w * wide / columns, 3.0), max(h * high / rows, 3.0)
+        canvas.box(round(x + min(c * wide / columns, wide - across), 1),
+                   round(y + min(r * high / rows, high - down), 1), round(across, 1),
                    round(down, 1), colour, colour if opacity == 1 else "none", opacity)
     return paint

@@ -12,6 +12,7 @@ from labkit.pictures import _INK, BLUE, GREEN, ORANGE, Picture
 from labkit.widgets.view_marks import (
     NOTE,
     RED,
+    brief,
     counts,
     dashed,
     duration,
@@ -93,7 +94,7 @@ def history(points: Sequence[Measured | tuple[Any, ...]],
         wrong = not point.ok or point.ms is None
         y = _TOP - 12 if point.ms is None else at(point.ms)
         took = "did not run" if point.ms is None else duration(point.ms)
-        hint = (f"{place + 1}: {fit(point.label, 400, 11)}: {took}{', recorded' * point.recorded}"
+        hint = (f"{place + 1}: {brief(point.label, 40)}: {took}{', recorded' * point.recorded}"
                 f"{', wrong result' * (not point.ok)}")
         if turn % every == 0 or place == best:
             canvas.label(x, _TOP + _HIGH + 16, str(place + 1), 10,
@@ -108,9 +109,9 @@ def history(points: Sequence[Measured | tuple[Any, ...]],
     if best is not None:
         _name_best(canvas, tried[best], _LEFT + (shown.index(best) + 0.5) * slot,
                    at(tried[best].ms))
-    said = "; ".join(f"{fit(p.label, 300, 11)} {duration(p.ms) if p.ms else 'did not run'}"
+    said = "; ".join(f"{brief(p.label, 40)} {duration(p.ms) if p.ms else 'did not run'}"
                      f"{', wrong' * (not p.ok)}{', recorded' * p.recorded}" for p in tried[-12:])
-    named = f"The best: {fit(tried[best].label, 300, 11)}. " if best is not None else ""
+    named = f"The best: {brief(tried[best].label)}. " if best is not None else ""
     which = "The last 12" if len(tried) > 12 else "In order"
     return canvas.done(f"{head}. {named}{which}: {said}.")
 
@@ -121,7 +122,7 @@ def _measured(point: Any) -> Measured:
     if not isinstance(point, Measured):
         raise BadArgument(f"{point!r} is no measured schedule; give Measured(label, ms, ok, "
                           "recorded), or a tuple of these.")
-    if point.ms is not None:
+    if point.ms is not None and not (type(point.ms) is float and 1e-30 < point.ms < 1e30):
         positive(**{f"ms of {point.label}": point.ms})
     return point
 
@@ -135,7 +136,7 @@ def _headline(tried: list[Measured], best: int | None, baseline: tuple[str, floa
     fastest = tried[best]
     words += f"; the best {duration(fastest.ms)}{' (recorded)' * fastest.recorded}"
     if baseline:
-        words += f", {percent(baseline[1] / fastest.ms)} of {baseline[0]}'s speed"
+        words += f", {percent(baseline[1] / fastest.ms)} of {brief(baseline[0], 40)}'s speed"
     return words
 
 
@@ -163,7 +164,8 @@ def _scale(canvas: Any, values: list[float]) -> Any:
     for tick in ticks:
         if (tick > 0 or not log) and _TOP <= (y := at(tick) if tick else at(0)) <= _TOP + _HIGH:
             canvas.line(_LEFT, y, _LEFT + _WIDE, y, "#e3e6eb", 1)
-            canvas.label(_LEFT - 8, y + 4, duration(tick) if tick else "0", 10, "end", NOTE)
+            name = duration(tick) if log or high < 0.1 or high >= 1e3 else f"{tick:.3g} ms"
+            canvas.label(_LEFT - 8, y + 4, name if tick else "0", 10, "end", NOTE)
     canvas.line(_LEFT, _TOP + _HIGH, _LEFT + _WIDE, _TOP + _HIGH, NOTE, 1)
     canvas.label(_LEFT + _WIDE / 2, _TOP + _HIGH + 36, "schedules in the order tried"
                  + ("; their times on a logarithmic scale" if log else ""), 11)

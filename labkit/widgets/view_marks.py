@@ -6,6 +6,7 @@ two pictures, one of them hidden, would lose them.
 
 from __future__ import annotations
 
+import functools
 import math
 from html import escape
 from typing import Any
@@ -30,9 +31,13 @@ def new_canvas(title: str, height: float, colour: str = _INK, left: float = 20) 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """About how wide a text is in pixels, in DejaVu Sans or Verdana; errs on the wide side."""
-    units = sum(0.4 if c in _NARROW else 0.98 if c in _WIDE else 0.66 if c.islower() or c.isdigit()
-                else 0.74 for c in text)
-    return units * size * (1.08 if bold else 1)
+    return sum(map(_units, text)) * size * (1.08 if bold else 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _units(c: str) -> float:
+    return (0.4 if c in _NARROW else 0.98 if c in _WIDE or ord(c) > 0x2e80 else
+            0.66 if c.islower() or c.isdigit() else 0.74)
 
 
 def fit(text: Any, width: float, size: float, bold: bool = False) -> str:
@@ -40,9 +45,18 @@ def fit(text: Any, width: float, size: float, bold: bool = False) -> str:
     text = " ".join(str(text)[:400].split())
     if text_width(text, size, bold) <= width:
         return text
-    while text and text_width(text + "…", size, bold) > width:
-        text = text[:-1]
-    return text.rstrip() + "…"
+    left = width - text_width("…", size, bold)
+    for place, c in enumerate(text):
+        left -= text_width(c, size, bold)
+        if left < 0:
+            return text[:place].rstrip() + "…"
+    return text
+
+
+def brief(text: Any, most: int = 60) -> str:
+    """The text on one line, cut after `most` characters; for descriptions and hints."""
+    words = " ".join(str(text)[:4 * most].split())
+    return words if len(words) <= most else words[:most - 1].rstrip() + "…"
 
 
 def hatch(canvas: _Canvas, x: float, y: float, w: float, h: float, colour: str, gap: float = 7,
@@ -120,6 +134,8 @@ def percent(share: float) -> str:
     """A share of 1 as a percentage that is 0 or 100 only where it is so."""
     if 0 < share < 0.01:
         return "<1%"
+    if share >= 100:
+        return f"{share * 100:.3g}%"
     return f"{min(99, round(share * 100)) if share < 1 else round(share * 100)}%"
 
 

@@ -12,6 +12,7 @@ from labkit.widgets.view_marks import (
     NOTE,
     PALE,
     RED,
+    brief,
     counts,
     dashed,
     duration,
@@ -23,6 +24,7 @@ from labkit.widgets.view_marks import (
     percent,
     positive,
     text_width,
+    whole,
 )
 
 _COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, GREY)
@@ -96,7 +98,7 @@ def shared_bar(parts: Mapping[str, int], limit: int, gpu: str, exact: int | None
         canvas.label(x + 7, y, str(number + 1), 10, colour="#ffffff", weight="bold")
         canvas.label(x + 20, y, words, 11, "start")
     fits = _multiprocessor(canvas, taken, per_sm, blocks_per_sm, foot + 18) if per_sm else ""
-    listed = ", ".join(f"{name} {kib(size)}" for name, size in sized)
+    listed = ", ".join(f"{brief(name)} {kib(size)}" for name, size in sized)
     compiler = "" if exact is None else f" The compiler's figure: {kib(exact)}."
     return canvas.done(f"{title}. Buffers: {listed or 'none'}, together {kib(total)}.{compiler}"
                        f"{fits}")
@@ -149,11 +151,11 @@ def _multiprocessor(canvas: Any, taken: int, per_sm: int, blocks: int | None, y:
     elif not count:
         words = "no block fits a multiprocessor"
     elif blocks is None:
-        words = f"at most {count} {noun} a multiprocessor"
+        words = f"at most {whole(count)} {noun} a multiprocessor"
     else:
-        words = f"{count} {noun} a multiprocessor"
+        words = f"{whole(count)} {noun} a multiprocessor"
     more = ("" if not count or not taken else "by shared memory alone" if blocks is None
-            else f"shared memory alone: {alone}" if alone > count
+            else f"shared memory alone: {whole(alone)}" if alone > count
             else "shared memory allows no more")
     canvas.label(_LEFT + 392, y + 10, words, 12, "start", RED if words[:2] == "no" else _INK,
                  "bold")
@@ -216,9 +218,9 @@ def hierarchy(levels: Sequence[Level]) -> Picture:
         moves = _moves(canvas, level, flow, y, most, level is slow and len(levels) > 1)
         if level.note:
             canvas.label(held, y + 48, fit(level.note, _LEFT + _BAR - held, 10), 10, "start", NOTE)
-        said.append(f"{level.name}: holds {holds}{f', {moves}' if moves else ''}."
-                    f"{f' {level.note}.' if level.note else ''}")
-    end = f" The longest: {slow.name}, at least {duration(slow.ms)}." if slow else ""
+        said.append(f"{brief(level.name)}: holds {holds}{f', {moves}' if moves else ''}."
+                    f"{f' {brief(level.note, 120)}.' if level.note else ''}")
+    end = f" The longest: {brief(slow.name)}, at least {duration(slow.ms)}." if slow else ""
     return canvas.done(" ".join(said) + end)
 
 
