@@ -29,6 +29,7 @@ def new_canvas(title: str, height: float, colour: str = _INK, left: float = 20) 
     return canvas
 
 
+@functools.lru_cache(maxsize=4096)
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """About how wide a text is in pixels, in DejaVu Sans or Verdana; errs on the wide side."""
     return sum(map(_units, text)) * size * (1.08 if bold else 1)

@@ -177,7 +177,7 @@ def _clear(area: Box, taken: list[Any]) -> bool:
 def _free(px: float, py: float, words: str, bold: bool, taken: list[Box]
           ) -> tuple[float, float, str] | None:
     """Where beside a point its name lies on no other: (x, y, anchor), None if nowhere near."""
-    for down in (4, 20, -12, 36, -28, 52, -44, 68, 84, 100, 116, 132):
+    for down in (4, 20, -12, -28, 36, -44, 52, 68, 84, 100, 116):
         for side in ("start", "end", "middle") if abs(down) > 10 else ("start", "end"):
             x, y = px + {"start": 11, "end": -11, "middle": 0}[side], py + down
             left, top, right, bottom = _area(x, y, words, side, bold)
