@@ -145,7 +145,7 @@ def test_swizzle_is_said_with_and_without():
     text = view_grid.tile_walk(8, 16, 4, (2, 3), 1, 4, 32).text
     assert "panel 4: 4 tile rows of A and 8 tile columns of B, 12 in all" in text
     assert "plain order: 2 tile rows of A and 16 tile columns of B, 18 in all" in text
-    assert "at once" not in view_grid.tile_walk(8, 16, 4, (2, 3), 1).text
+    assert "first" not in view_grid.tile_walk(8, 16, 4, (2, 3), 1).text
 
 
 @pytest.mark.parametrize(("blocks", "slots", "number", "tail", "idle"), [
@@ -211,6 +211,9 @@ def test_bar_says_what_fits():
     assert "100 KiB > 99 KiB" in more.text and "4 KiB more than these" in more.svg
     sm = view_memory.shared_bar(STAGES, 227 * KIB, "H100", None, 228 * KIB)
     assert "At most 2 blocks" in sm.text and "by shared memory alone" in sm.text
+    small = view_memory.shared_bar({"A": 8 * KIB}, 163 * KIB, "A100", None, 164 * KIB,
+                                   reserved=KIB)
+    assert "At most 18 blocks" in small.text
     one = view_memory.shared_bar(STAGES, 227 * KIB, "H100", 96 * KIB, 228 * KIB, 1)
     assert "1 block a multi" in one.text and "shared memory alone: 2" in one.text
 
@@ -224,6 +227,7 @@ def test_levels_name_the_slowest():
     text = view_memory.hierarchy(LEVELS).text
     assert "moves 2.15 GB at 5.5 TB/s: 0.391 ms" in text
     assert text.endswith("The longest: L2, at least 0.391 ms.")
+    assert "longest" not in view_memory.hierarchy(LEVELS[1:]).text  # nothing to compare with
     assert LEVELS[1].ms == pytest.approx(2.15e9 / 5500e9 * 1e3)
 
 

@@ -200,7 +200,7 @@ def _together(canvas: Any, x: float, y: float, rows: int, columns: int, at_once:
     orders = [(panel or 0, "this order"), (other, "for comparison")]
     canvas.box(x, y, 12, 12, SKY, SKY, 0.45)
     noun = "block" if at_once == 1 else "blocks"
-    canvas.label(x + 19, y + 10, fit(f"the {at_once:,} {noun} at once", 210, 11), 11, "start")
+    canvas.label(x + 19, y + 10, f"the first {whole(at_once)} {noun}, at once", 11, "start")
     canvas.label(x, y + 34, "Strips they read together (bars at", 11, "start", weight="bold")
     canvas.label(x, y + 49, "the edges), through the L2 cache", 11, "start", weight="bold")
     read = [strips(rows, columns, at_once, order) for order, _ in orders]
@@ -218,7 +218,7 @@ def _together(canvas: Any, x: float, y: float, rows: int, columns: int, at_once:
         canvas.label(x, at + 33, fit(words, 232, 11), 11, "start", _INK if not place else NOTE)
         said.append(f"with {name}: {a_rows:,} tile rows of A and {b_columns:,} tile columns of B, "
                     f"{a_rows + b_columns:,} in all")
-    return f" The {at_once:,} {noun} at once read together, {said[0]}; {said[1]}."
+    return f" The first {at_once:,} {noun}, at once, read together {said[0]}; {said[1]}."
 
 
 def _axis(tiles: int, most: float) -> float:
@@ -236,10 +236,10 @@ def _matrix(canvas: Any, x: float, y: float, rows: int, columns: int, high: floa
             name: str, above: bool) -> None:
     canvas.box(x, y, wide, high, PALE, GREY)
     path = ""
-    if columns <= 64:
+    if wide >= 4 * columns:  # closer lines would only be grey
         path += "".join(f"M{x + c * wide / columns:.1f} {y:.1f}v{high:.1f}"
                         for c in range(1, columns))
-    if rows <= 64:
+    if high >= 4 * rows:
         path += "".join(f"M{x:.1f} {y + r * high / rows:.1f}h{wide:.1f}" for r in range(1, rows))
     if path:
         canvas.parts.append(f'<path d="{path}" stroke="{_LINE}" stroke-width="0.8" fill="none"/>')
