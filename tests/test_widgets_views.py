@@ -280,6 +280,7 @@ def test_source_marks_lines_and_jumps():
     inputs = {mark.get("id"): mark.get("aria-label") for mark in tree.iter("input")}
     assert list(inputs.values()) == ["line 3: wgmma", "line 4: mbarrier"]
     assert labels.keys() == inputs.keys()
+    assert all(m.get("data-lm-suppress-shortcuts") for m in tree.iter("input"))  # keys stay here
     code = "".join(next(p for p in tree.iter("pre") if p.get("class") == "lk-code").itertext())
     assert "tl::wgmma_ss(a < b);" in code
     assert html == view_source.source(CODE, MARKS, "main")

@@ -3,8 +3,7 @@
 The names above the source jump to the first line that has the landmark. Links with an anchor would
 change the notebook page's address, or nothing at all inside a frame. So each marked line holds a
 radio button that is not seen, and a name is its label: a click puts the focus on it, and the
-browser scrolls to what has the focus. The arrow keys then go from mark to mark;
-`data-lm-suppress-shortcuts` keeps JupyterLab from taking them to go from cell to cell.
+browser scrolls to what has the focus. The arrow keys then go from mark to mark.
 """
 
 from __future__ import annotations
@@ -21,6 +20,10 @@ from labkit.widgets.view_marks import NOTE, PALE, RED
 
 MOST_LINES, _MOST_COLUMNS = 400, 240
 _COLOURS = (GREEN, BLUE, ORANGE, PINK, RED, SKY, GREY)
+
+# Keeps JupyterLab from taking the arrow keys to go from cell to cell. It asks the element that has
+# the focus first, so the attribute has to be there and not around it.
+_OWN_KEYS = 'data-lm-suppress-shortcuts="true"'
 
 # Twice the class, so that a notebook's own rules for <pre> and <label> do not win.
 _ME = ".labkit-code.labkit-code"
@@ -85,10 +88,9 @@ def source(text: str, landmarks: Mapping[str, str], title: str = "Generated sour
     noun = "line" if len(lines) == 1 else "lines"
     rest = f", the first {MOST_LINES} shown" if len(lines) > MOST_LINES else ""
     head = f"{escape(title)}: {len(lines):,} {noun}{rest}"
-    return (f'{_STYLE}<div class="labkit-code" role="group" aria-label="{head}" '
-            'data-lm-suppress-shortcuts="true"><div '
+    return (f'{_STYLE}<div class="labkit-code" role="group" aria-label="{head}"><div '
             f'class="lk-head"><b>{head}</b>{"".join(chips) or "no landmarks"}</div><div '
-            'class="lk-box" tabindex="0" role="region" aria-label="source code"><pre '
+            f'class="lk-box" tabindex="0" role="region" aria-label="source code" {_OWN_KEYS}><pre '
             f'class="lk-rows" aria-hidden="true">{rows}</pre><pre class="lk-code">{code}</pre>'
             "</div></div>")
 
@@ -116,6 +118,6 @@ def _line(number: int, line: str, names: list[str] | None, colours: Mapping[str,
         return text
     said = escape(", ".join(map(str, names)))
     colour = colours[names[0]]
-    return (f'<span class="lk-line" style="border-left-color:{colour}"><input type="radio" '
-            f'name="{uid}" id="{uid}-{number}" aria-label="line {number + 1}: {said}">{text}<span '
+    return (f'<span class="lk-line" style="border-left-color:{colour}"><input '
+            f'type="radio" {_OWN_KEYS} name="{uid}" id="{uid}-{number}" aria-label="line {number + 1}: {said}">{text}<span '
             f'class="lk-badge" style="border-left-color:{colour}">{said}</span></span>')
