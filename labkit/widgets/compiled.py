@@ -25,6 +25,8 @@ _MEANINGS = (
      "threads. Use another number of threads or another tile."),
     (r"Layout infer conflict between (\w+) and (\w+)", "{0} and {1} would have to lie in the "
      "threads' registers in two different ways. Use fewer threads or a taller tile."),
+    (r"Layout Layout\(\((\d+), (\d+)\).*has errors", "A tile of {0} x {1} in shared memory does "
+     "not fit the order in which this GPU's tensor cores read it. Use sides that are powers of 2."),
     (r"Downcast from tirx\.\w+ to ir\.IntImm failed", "This TileLang cannot pipeline a loop whose "
      "length depends on the block for this GPU. Use one stage."),
 )

@@ -13,6 +13,7 @@ from typing import Any
 from labkit.errors import BadArgument
 from labkit.gpus import ALL, Gpu, lookup
 
+WIDTHS = ("84px", "304px")  # of a description, and of a control with it
 _EXPLAINED = {
     "block_M": "rows of the tile", "block_N": "columns of the tile", "block_K": "depth of a step",
     "num_stages": "stages", "threads": "threads", "panel": "swizzle panel", "warps": "warps",
@@ -101,7 +102,7 @@ class Controls:
         self._fixed = signature.fixed
         sheets = [*([own] if own else []), gpu, *ALL]
         self._gpus = {sheet.name: sheet for sheet in sheets}
-        look = {"style": {"description_width": "112px"}, "layout": widgets.Layout(width="330px")}
+        look = {"style": {"description_width": WIDTHS[0]}, "layout": {"width": WIDTHS[1]}}
         self.gpu = widgets.Dropdown(options=list(self._gpus), value=gpu.name, description="GPU",
                                     **look)
         self._problems = {p.label: p for p in problem.others()}

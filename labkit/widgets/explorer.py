@@ -188,7 +188,7 @@ class ScheduleExplorer:
             memory=panels.html(panels.memory(choice, now, found), "memory"),
             grid=panels.html(panels.grid(choice, now), "grid"),
             roof=panels.html(panels.roof(choice, now, points), "roof"),
-            figures=words.figures(choice, now, found)._repr_html_(),
+            figures=words.figures_html(choice, now, found),
             detail=panels.detail(page.detail_kind, choice, now, found, broken, page.step(now)))
         page.allow_measuring(self._own is not None and choice.gpu.name == self._own.name
                              and not broken)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.gpus import Gpu
 from labkit.occupancy import occupancy
-from labkit.widgets.problems import PRODUCER_THREADS, Grid, Part
+from labkit.widgets.problems import Grid, Part, all_threads
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,12 @@ class Instant:
         return self.shared_bytes <= self.shared_limit
 
 
-def shared_bytes(parts: tuple[Part, ...] | list[Part]) -> int:
-    """Buffers that come later take the place of the earlier ones."""
-    return max(sum(p.bytes for p in parts if not p.later), sum(p.bytes for p in parts if p.later))
+def shared_bytes(parts: Sequence[Part], gpu: Gpu) -> int:
+    """Buffers that come later take the place of the earlier ones. From 9.0 on each begins at a
+    multiple of 1 KiB, as its copy engine wants it."""
+    unit = 1024 if gpu.sm >= 90 else 1
+    return max(sum(-(-p.bytes // unit) * unit for p in parts if p.later == later)
+               for later in (False, True))
 
 
 def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int | None = None,
@@ -53,10 +57,8 @@ def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int
     """blocks_per_sm, exact_shared: the compilers' figures, where they are known already."""
     grid = problem.grid(schedule)
     parts = tuple(problem.shared(schedule))
-    shared = shared_bytes(parts) if exact_shared is None else exact_shared
-    threads = schedule.get("threads", 128)
-    if gpu.sm >= 90 and schedule.get("num_stages", 1) > 1:
-        threads += PRODUCER_THREADS
+    shared = shared_bytes(parts, gpu) if exact_shared is None else exact_shared
+    threads = all_threads(schedule, gpu)
     bound = blocks_per_sm is None
     if bound:
         at_least = min(int(problem.accumulators(schedule)) + 24, gpu.registers_per_thread)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 from labkit.widgets import panels
-from labkit.widgets.controls import Controls
+from labkit.widgets.controls import WIDTHS, Controls
 from labkit.widgets.instant import Instant
 
 _DETAIL = "generated source"
@@ -27,7 +27,7 @@ class Page:
 
         names = ("status", "memory", "grid", "roof", "figures", "detail", "history", "message")
         self.parts = {name: html(name) for name in names}
-        look = {"style": {"description_width": "112px"}, "layout": widgets.Layout(width="330px")}
+        look = {"style": {"description_width": WIDTHS[0]}, "layout": {"width": WIDTHS[1]}}
         self._kind = widgets.Dropdown(options=list(panels.DETAILS), value=_DETAIL,
                                       description="show", **look)
         self._step = widgets.IntSlider(value=0, min=0, max=0, description="step", **look)
@@ -40,13 +40,17 @@ class Page:
         left = [controls.box, self._kind, self._step]
         if own is not None:
             left += [self._button, self.parts["message"]]
-        left.append(self.parts["figures"])
-        pictures = [self.parts[name] for name in ("memory", "grid", "roof", "history")]
-        column = widgets.Layout(width="auto", margin="0 16px 0 0")
-        wide = widgets.Layout(flex="1 1 560px", min_width="0", width="auto")
-        row = widgets.HBox([widgets.VBox(left, layout=column), widgets.VBox(pictures, layout=wide)],
-                           layout=widgets.Layout(flex_flow="row wrap", align_items="flex-start"))
-        self.box = widgets.VBox([self.parts["status"], row, self.parts["detail"]])
+        column = widgets.Layout(width="310px", margin="0 10px 0 0")
+        wide = widgets.Layout(flex="1 1 420px", min_width="0", width="auto")
+        row = widgets.Layout(flex_flow="row wrap", align_items="flex-start")
+
+        def beside(one: Any, other: Sequence[str]) -> Any:
+            right = widgets.VBox([self.parts[name] for name in other], layout=wide)
+            return widgets.HBox([widgets.VBox(one, layout=column), right], layout=row)
+
+        self.box = widgets.VBox([
+            self.parts["status"], beside(left, ("memory", "grid")),
+            beside([self.parts["figures"]], ("roof", "history")), self.parts["detail"]])
         self.box.add_class("labkit-explorer")
 
     @property

@@ -40,7 +40,8 @@ def roof(choice: Choice, now: Instant, measured: list[tuple[str, float]]) -> Pic
     if not peak or not gpu.bandwidth_gb_s:
         return None
     points: list[tuple[str, float, float | None]] = [
-        ("each input read once", now.ideal, None), ("tiles, if no cache held them", now.asked, None)]
+        ("each input read once", now.ideal, None),
+        ("tiles, if no cache held them", now.asked, None)]
     points += [(label, now.ideal, problem.flops / ms / 1e9) for label, ms in measured]
     return view_roofline.roofline(points, gpu.bandwidth_gb_s, peak, gpu.name)
 
@@ -93,12 +94,14 @@ def levels(choice: Choice, now: Instant, found: Compiled) -> Picture:
 def source(found: Compiled, broken: str) -> str:
     """The generated source as HTML, or why there is none."""
     if broken or found.code is None:
-        why = broken or found.failure or WAITING
-        return f'<div class="labkit-source" style="padding:.6em">{escape(why)}</div>'
+        why, state = (broken or found.failure, "none") if found.final else (WAITING, "waiting")
+        return (f'<div class="labkit-source" data-state="{state}" style="padding:.6em">'
+                f"{escape(why)}</div>")
     from labkit.crosscompile import LANDMARKS
     from labkit.widgets import view_source
 
-    return f'<div class="labkit-source">{view_source.source(found.code.body, LANDMARKS)}</div>'
+    return ('<div class="labkit-source" data-state="source">'
+            f"{view_source.source(found.code.body, LANDMARKS)}</div>")
 
 
 def html(picture: Picture | str | None, name: str) -> str:
@@ -107,7 +110,8 @@ def html(picture: Picture | str | None, name: str) -> str:
         return ""
     if isinstance(picture, str):
         return f'<div class="labkit-{name}" style="padding:.4em">{escape(picture)}</div>'
-    return f'<div class="labkit-{name}" style="overflow-x:auto;line-height:0">{picture.svg}</div>'
+    svg = picture.svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+    return f'<div class="labkit-{name}" style="line-height:0">{svg}</div>'
 
 
 def detail(kind: str, choice: Choice, now: Instant, found: Compiled, broken: str, step: int

@@ -80,6 +80,13 @@ def no_such_dtype(dtype: str, gpu: Gpu) -> str:
     return ""
 
 
+def all_threads(schedule: dict[str, Any], gpu: Gpu) -> int:
+    """Threads of a block with the group that only copies: from 9.0 on the compiler adds one where
+    there is a pipeline, be it of one stage."""
+    producer = gpu.sm >= 90 and schedule.get("num_stages", 1) > 0
+    return schedule.get("threads", 128) + PRODUCER_THREADS * producer
+
+
 def common_rules(schedule: dict[str, Any], gpu: Gpu) -> str:
     """The rules that hold for any kernel on tensor cores; empty if none is broken."""
     for knob in ("block_M", "block_N", "block_K"):
@@ -91,10 +98,10 @@ def common_rules(schedule: dict[str, Any], gpu: Gpu) -> str:
         return f"threads is {threads}; a block is made of warps of 32 threads."
     if not isinstance(stages, int) or stages < 0:
         return f"num_stages is {stages}; give 0 or more."
-    with_producer = threads + (PRODUCER_THREADS if gpu.sm >= 90 and stages > 1 else 0)
-    if with_producer > gpu.threads_per_block:
-        added = " with the group that only copies" if with_producer > threads else ""
-        return (f"A block would have {with_producer:,} threads{added}, and the {gpu.name} takes "
+    total = all_threads(schedule, gpu)
+    if total > gpu.threads_per_block:
+        added = " with the group that only copies" if total > threads else ""
+        return (f"A block would have {total:,} threads{added}, and the {gpu.name} takes "
                 f"{gpu.threads_per_block:,}.")
     return ""
 
@@ -197,9 +204,8 @@ class Gemm:
             return broken
         block_M, block_N, _ = _tile(schedule)
         warps = schedule.get("threads", 128) // 32
-        if not any(_covers(block_M, 16, down) and _covers(block_N, 8, warps // down)
-                   for down in range(1, warps + 1)
-                   if warps % down == 0 and _allowed(schedule.get("warps"), down, warps)):
+        if not any(block_M % (16 * down) == 0 and block_N % (8 * (warps // down)) == 0
+                   for down in range(1, warps + 1) if warps % down == 0):
             return (f"{warps} warps cannot share a tile of {block_M} x {block_N}: each needs whole "
                     "pieces of 16 rows and 8 columns. Use fewer threads or a larger tile.")
         return ""
@@ -243,12 +249,3 @@ class Gemm:
 def _tile(schedule: dict[str, Any]) -> Sequence[int]:
     return [schedule.get(knob, size) for knob, size in
             (("block_M", 128), ("block_N", 128), ("block_K", 32))]
-
-
-def _covers(size: int, piece: int, warps: int) -> bool:
-    return size % (piece * warps) == 0
-
-
-def _allowed(policy: str | None, down: int, warps: int) -> bool:
-    """Whether a policy lets `down` of the warps stand below one another."""
-    return {"FullRow": down == warps, "FullCol": down == 1}.get(policy or "", True)

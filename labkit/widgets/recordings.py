@@ -1,4 +1,4 @@
-"""What was measured of a schedule on a named GPU on a named day, for where it cannot be measured."""
+"""What was measured of a schedule on a named GPU, for where it cannot be measured."""
 
 from __future__ import annotations
 

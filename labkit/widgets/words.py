@@ -10,21 +10,10 @@ from labkit.table import Table
 from labkit.widgets.compiled import Compiled
 from labkit.widgets.controls import Choice
 from labkit.widgets.instant import Instant
+from labkit.widgets.view_marks import kib, moved
 
 BAD, GOOD, WAIT = "#D55E00", "#009E73", "#0072B2"  # Okabe and Ito's
 WAITING = "compiling …"
-
-
-def kib(size: float) -> str:
-    return f"{size / 1024:,.4g} KiB"
-
-
-def amount(size: float) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:,.3g} {unit}" if size < 999.5 * factor else \
-                f"{size / factor:,.0f} {unit}"
-    return f"{size:.0f} B"
 
 
 def verdict(choice: Choice, now: Instant, found: Compiled) -> tuple[str, str]:
@@ -88,9 +77,10 @@ def figures(choice: Choice, now: Instant, found: Compiled) -> Table:
         ["idle in the tail", "not known" if now.wasted is None else f"{now.wasted:.0%} of the "
          "time, if blocks take equally long"],
         ["tensor-core work that counts", f"{now.useful:.1%}"],
-        ["bytes, each once", amount(now.moved)],
-        ["bytes asked of the L2 cache", amount(now.asked_bytes)],
-        ["operations a byte", f"{now.asked:,.0f} asked of L2, {now.ideal:,.0f} at best from memory"],
+        ["bytes, each once", moved(now.moved)],
+        ["bytes asked of the L2 cache", moved(now.asked_bytes)],
+        ["operations a byte",
+         f"{now.asked:,.0f} asked of L2, {now.ideal:,.0f} at best from memory"],
         ["shared memory a block", f"{shared}, of {kib(gpu.shared_per_block)}"],
         ["threads a block", threads],
         ["registers a thread", f"{used.registers} of {gpu.registers_per_thread}" if used
@@ -101,6 +91,17 @@ def figures(choice: Choice, now: Instant, found: Compiled) -> Table:
          f"limited by {occupied.limited_by}" if occupied else pending],
     ]
     return Table("", ["figure", "value"], rows)
+
+
+def figures_html(choice: Choice, now: Instant, found: Compiled) -> str:
+    """The figures as a table that is close enough to be read beside a picture."""
+    rows = "".join(
+        f'<tr><th scope="row" style="text-align:left;font-weight:normal;padding:.15em .6em .15em 0;'
+        f'opacity:.8;vertical-align:top">{escape(name)}</th><td style="padding:.15em 0;'
+        f'text-align:left">{escape(value)}</td></tr>'
+        for name, value in figures(choice, now, found).rows)
+    return (f'<table style="border-collapse:collapse;line-height:1.3;font-size:12px;width:100%">'
+            f"<tbody>{rows}</tbody></table>")
 
 
 def still(choice: Choice, now: Instant) -> str:
