@@ -118,6 +118,6 @@ def _line(number: int, line: str, names: list[str] | None, colours: Mapping[str,
         return text
     said = escape(", ".join(map(str, names)))
     colour = colours[names[0]]
-    return (f'<span class="lk-line" style="border-left-color:{colour}"><input '
-            f'type="radio" {_OWN_KEYS} name="{uid}" id="{uid}-{number}" aria-label="line {number + 1}: {said}">{text}<span '
-            f'class="lk-badge" style="border-left-color:{colour}">{said}</span></span>')
+    return (f'<span class="lk-line" style="border-left-color:{colour}"><input type="radio" '
+            f'{_OWN_KEYS} name="{uid}" id="{uid}-{number}" aria-label="line {number + 1}: {said}">'
+            f'{text}<span class="lk-badge" style="border-left-color:{colour}">{said}</span></span>')
