@@ -46,13 +46,15 @@ def roof(choice: Choice, now: Instant, measured: list[tuple[str, float]]) -> Pic
     return view_roofline.roofline(points, gpu.bandwidth_gb_s, peak, gpu.name)
 
 
-def pipeline(choice: Choice, now: Instant) -> Picture:
+def pipeline(choice: Choice, now: Instant) -> Picture | str:
     """Copies and products of one block. Durations: an even share of the data sheet's bandwidth and
     tensor rate for each block, so their ratio is a guide and not a measurement."""
     gpu, problem = choice.gpu, choice.problem
-    peak = (gpu.tensor_tflops or {}).get(problem.dtype) or 1
+    peak = (gpu.tensor_tflops or {}).get(problem.dtype)
+    if not peak or not gpu.bandwidth_gb_s:
+        return f"The data sheet has no rates of the {gpu.name} in {problem.dtype} to draw from."
     steps = max(1, now.grid.blocks * now.grid.steps * now.grid.work)
-    copy = now.asked_bytes / steps / (gpu.bandwidth_gb_s or 1e3) / 1e9
+    copy = now.asked_bytes / steps / gpu.bandwidth_gb_s / 1e9
     math = problem.flops / now.useful / steps / peak / 1e12
     unit = max(copy, math)
     stages = max(1, choice.schedule.get("num_stages", 1))
