@@ -72,7 +72,7 @@ def settled(page, seconds=60):
 
 def slider(page, knob):
     row = page.locator(".widget-inline-hbox", has=page.get_by_text(knob, exact=True))
-    handle = row.locator(".noUi-handle")
+    handle = row.locator(".noUi-handle, .ui-slider-handle")  # ipywidgets 8, 7
     handle.focus()
     return row
 

@@ -61,8 +61,7 @@ def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int
     threads = all_threads(schedule, gpu)
     bound = blocks_per_sm is None
     if bound:
-        at_least = min(int(problem.accumulators(schedule)) + 24, gpu.registers_per_thread)
-        blocks_per_sm = occupancy(gpu, threads, at_least, shared).blocks
+        blocks_per_sm = _at_most(problem, schedule, gpu, threads, shared)
     blocks_per_sm = blocks_per_sm or None
     slots = gpu.sms * blocks_per_sm if gpu.sms and blocks_per_sm else None
     waves = -(-grid.blocks // slots) if slots else None
@@ -75,3 +74,11 @@ def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int
         grid, parts, shared, gpu.shared_per_block, threads, blocks_per_sm, bound, slots, waves,
         last, 1 - grid.blocks / (waves * slots) if waves else None, problem.moved, asked, ideal,
         problem.flops / asked, problem.useful(schedule), roof)
+
+
+def _at_most(problem: Any, schedule: dict[str, Any], gpu: Gpu, threads: int, shared: int) -> int:
+    """Blocks that shared memory, threads and the tiles in registers allow on a multiprocessor."""
+    if threads > schedule.get("threads", 128):  # the compiler shares out all registers then
+        return int(shared <= gpu.shared_per_block)
+    registers = min(int(problem.accumulators(schedule)), gpu.registers_per_thread)
+    return occupancy(gpu, threads, registers, shared).blocks
