@@ -496,6 +496,31 @@ def test_a_recorded_figure_is_marked(recorded, explorer):
         assert "RECORDED" not in shown(explorer, "status"), other
 
 
+def test_times_of_one_round_are_ranked_together(no_recordings):
+    shape = {"M": 1024, "N": 1024, "K": 1024}
+    trials = [{"schedule": dict(PLAIN, panel=p), "kernel_ms": ms, "round": round, "shape": shape,
+               "dtype": "float16"} for p, ms, round in
+              ((0, 0.5, "full"), (1, 0.4, "full"), (2, 0.1, "short"), (4, 0.2, "short"))]
+    content = {"gpu": "NVIDIA A100", "date": "2026-01-02", "flops": 1, "schedules": trials}
+    (no_recordings / "a100-sweep-mine.json").write_text(json.dumps(content))
+    made = lab.ScheduleExplorer(GEMM, lab.Gemm(1024, 1024, 1024), start=PLAIN, gpu="A100",
+                                sweeps="mine")
+    assert "place 2 of 2 in the full round; the fastest took 0.4 ms" in shown(made, "status")
+    made.set(panel=2)
+    assert "place 1 of 2 in the short round" in shown(made, "status")
+
+
+def test_a_gpu_without_a_data_sheet_of_its_own():
+    """Its architecture's limits are known, its rates and multiprocessors are not."""
+    made = lab.ScheduleExplorer(GEMM, lab.Gemm(1024, 1024, 1024), start=PLAIN, gpu="sm_90")
+    assert shown(made, "roof") == "" and "waves" in shown(made, "figures")
+    assert "waves are not known" in shown(made, "grid")
+    assert "sm_90a" in shown(made, "status") and "<svg" in shown(made, "memory")
+    bundle = made._repr_mimebundle_()
+    assert "<svg" in bundle["image/svg+xml"]
+    assert made.settle().used is not None
+
+
 def test_measuring_needs_the_gpu_that_is_chosen(explorer):
     with pytest.raises(NeedsGPU, match="not in this machine"):
         explorer.measure()

@@ -204,7 +204,7 @@ class ScheduleExplorer:
     def _still(self, choice: Choice, now: Instant) -> Picture:
         drawn = [panels.memory(choice, now, Compiled()), panels.grid(choice, now),
                  panels.roof(choice, now, [])]
-        return stack([picture for picture in drawn if picture is not None])
+        return stack([picture for picture in drawn if isinstance(picture, Picture)])
 
     # --- measuring
 

@@ -27,11 +27,14 @@ def memory(choice: Choice, now: Instant, found: Compiled) -> Picture:
             parts[f"{part.name}, the rest"] = part.bytes - first
     blocks = found.occupied.blocks if found.occupied else None
     return view_memory.shared_bar(parts, now.shared_limit, choice.gpu.name, found.shared_bytes,
-                                  choice.gpu.shared_per_sm, blocks)
+                                  choice.gpu.shared_per_sm, blocks, choice.gpu.shared_reserved)
 
 
-def grid(choice: Choice, now: Instant) -> Picture:
+def grid(choice: Choice, now: Instant) -> Picture | str:
     """Blocks in waves over the multiprocessors."""
+    if not choice.gpu.sms:
+        return (f"{now.grid.blocks:,} blocks; {choice.gpu.name} stands for GPUs with different "
+                "numbers of multiprocessors, so the waves are not known.")
     return view_grid.waves(now.grid.blocks, now.slots or 0, choice.gpu.name)
 
 
