@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -15,14 +16,15 @@ import pytest
 import torch
 
 import labkit as lab
-from labkit import ptxas, results, tuning_space
+from labkit import benchmark, compiler, machine, ptxas, results, tuning_space
 from labkit.errors import BadArgument, LabError, NeedsGPU
 from labkit.gpus import ALL, lookup
 from labkit.widgets import compiled as compilers
 from labkit.widgets import explorer as explorer_module
+from labkit.widgets import measure as measuring
 from labkit.widgets import record, recordings
 from labkit.widgets.background import Latest, Superseded
-from labkit.widgets.instant import instant, shared_bytes
+from labkit.widgets.instant import aligned, instant, shared_bytes
 
 GEMM, GELU = lab.kernel("02", "gemm"), lab.kernel("04", "gemm_bias_gelu")
 ATTENTION = lab.kernel("06", "flash_attention")
@@ -431,8 +433,8 @@ def test_buffers_that_come_later_share_the_space():
     from labkit.widgets.problems import Part
 
     parts = [Part("A", 100), Part("B", 50), Part("C", 120, later=True)]
-    assert shared_bytes(parts, lookup("A100")) == 150
-    assert shared_bytes(parts, lookup("H100")) == 2048
+    assert shared_bytes(aligned(parts, lookup("A100"))) == 150
+    assert shared_bytes(aligned(parts, lookup("H100"))) == 2048
 
 
 # --- one output
@@ -586,6 +588,51 @@ def test_settling_has_an_end(explorer, monkeypatch):
         explorer.settle(0.2)
     gate.set()
     explorer.settle()
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """The button's way on the CPU: kernels run and are checked there, and a clock times them."""
+    assert compiler.resolve_device("cpu") == "cpu"  # it has its own name for the function
+    monkeypatch.setattr(machine, "resolve_device", lambda device: "gpu")
+    monkeypatch.setattr(machine, "own_gpu", lambda: lookup("A100"))
+    monkeypatch.setattr(measuring, "Bench", functools.partial(measuring.Bench, device="cpu"))
+    monkeypatch.setattr(benchmark, "time_each", lambda calls, milliseconds: record._time(
+        calls, "cpu"))
+
+
+def test_the_button_adds_to_the_history(pretended):
+    def build(M, N, K, block_M=64, num_stages=1):
+        return GEMM(M, N, K if num_stages < 3 else K - 32, block_M=block_M, block_N=32,
+                    num_stages=num_stages)
+
+    made = lab.ScheduleExplorer(build, lab.Gemm(70, 50, 64))
+    made.settle()
+    assert made.choice.gpu.name == "A100" and not made.page._button.disabled
+    made.page._button.click()
+    assert "Right (relative error" in shown(made, "message"), shown(made, "message")
+    assert not made.page._button.disabled and "measured now" in shown(made, "roof")
+    made.set(block_M=32)
+    made.page._button.click()
+    made.set(num_stages=3)
+    made.page._button.click()
+    assert "has shape [70, 64], but the program was built for" in shown(made, "message")
+    measured = list(made._measured.values())
+    assert [m.ms is not None for m in measured] == [True, True, False]
+    assert all(m.baseline[0] == "cuBLAS" for m in measured[:2])
+    assert shown(made, "history").count("<svg") == 1
+    made.set(gpu="T4")
+    assert made.page._button.disabled
+
+
+def test_a_wrong_kernel_is_never_timed(pretended):
+    def reference(A, B):
+        return A.float() @ B.float() + 1
+
+    made = lab.ScheduleExplorer(GEMM, lab.Gemm(70, 50, 64), start=PLAIN, reference=reference,
+                                baseline=("mine", lambda A, B: A @ B))
+    result = made.measure()
+    assert result.ms is None and "WRONG" in result.failure
 
 
 @pytest.mark.gpu
