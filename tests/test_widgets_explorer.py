@@ -377,10 +377,10 @@ def any_schedule(rng, problem):
 
 
 @pytest.mark.parametrize("lowered_one_in", [
-    25, pytest.param(1, marks=pytest.mark.slow)])
+    50, pytest.param(1, marks=pytest.mark.slow)])
 def test_300_schedules_end_in_a_result_or_a_sentence(lowered_one_in):
-    """All of them are refused in words or traced; every so many go on to be lowered, and every
-    tenth of these to nvcc."""
+    """All of them are refused in words or traced; every so many go on to be lowered, and of these
+    every tenth to nvcc, if its tile is not so large that nvcc takes a minute."""
     rng = random.Random(7)
     gemm, attention = lab.Gemm(1000, 1000, 1000), lab.Attention(1, 2, 1000, 64)
     made = ((GEMM, gemm), (GELU, replace(gemm, epilogue="bias_gelu")), (ATTENTION, attention),
@@ -399,7 +399,7 @@ def test_300_schedules_end_in_a_result_or_a_sentence(lowered_one_in):
                 lowered += 1
                 found = compilers.lowered(build, {**problem.arguments(), **schedule}, gpu, None)
                 explorer._kept[explorer.choice] = found
-                if found.code is not None and lowered % 10 == 1:
+                if found.code and lowered % 10 == 1 and problem.accumulators(schedule) < 128:
                     found = explorer.settle()
                     assert found.used is not None, found.failure
                 explorer._draw(explorer.choice, found)
@@ -412,13 +412,13 @@ def test_300_schedules_end_in_a_result_or_a_sentence(lowered_one_in):
         elif found.final:
             explained += 1
             assert sentence.startswith(("Not possible. ", "Does not compile. "))
-    assert 60 < explained < 240 and lowered >= 4, (explained, lowered)
+    assert 60 < explained < 240 and lowered >= 2, (explained, lowered)
 
 
 def test_a_rule_forbids_only_what_cannot_be_compiled():
     """A rule that is too strict would hide schedules that work."""
     rng = random.Random(11)
-    for turn in range(12):
+    for turn in range(8):
         build, problem = ((GEMM, lab.Gemm(512, 512, 512)),
                           (ATTENTION, lab.Attention(1, 2, 512, 64, causal=turn % 4 == 1)))[turn % 2]
         gpu = ALL[turn % len(ALL)]

@@ -101,8 +101,9 @@ class ScheduleExplorer:
             self._holding = False
             self._moved()
 
-    def settle(self, timeout: float = 60) -> Compiled:
-        """Waits for the compilers, and returns what they say about the present choice."""
+    def settle(self, timeout: float = 300) -> Compiled:
+        """Waits for the compilers, and returns what they say about the present choice. Raises
+        LabError after `timeout` seconds."""
         if not self.found.final and not self._worker.busy:
             self._submit(self.choice)
         if not self._worker.settle(timeout):
