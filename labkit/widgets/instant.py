@@ -19,8 +19,8 @@ class Instant:
     would allow (True). stays: blocks walk from tile to tile, as many as the schedule's `blocks`;
     what is counted in waves is tiles then. slots: blocks that the GPU runs at once. waves: blocks
     over slots, and last_wave: blocks in the last one; wasted: the share of the slots' time that
-    they idle if all blocks take equally long. intensities: operations per byte, if each input is read once from
-    memory (`ideal`) and for what the blocks ask of the L2 cache (`asked`)."""
+    they idle if all blocks take equally long. intensities: operations per byte, if each input is
+    read once from memory (`ideal`) and for what the blocks ask of the L2 cache (`asked`)."""
 
     grid: Grid
     parts: tuple[Part, ...]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import inspect
 import itertools
 import json
 import math
@@ -49,10 +50,14 @@ class Recipe:
 
     def schedules(self, gpu: Gpu) -> list[dict[str, Any]]:
         """Without those that break a rule: the explorer says why by itself."""
+        from labkit.lessons import kernel
+
+        taken = inspect.signature(kernel(self.lesson, self.kernel)).parameters
         grid = [dict(self.start, **dict(zip(self.space, values, strict=True)))
                 for values in itertools.product(*self.space.values())]
         star = [dict(self.start, **{knob: value})
-                for knob, values in self.problem.space().items() for value in values]
+                for knob, values in self.problem.space().items() if knob in taken
+                for value in values]
         found: list[dict[str, Any]] = []
         for schedule in [self.start, *self.more, *star, *grid]:
             if schedule not in found and not self.problem.illegal(schedule, gpu):
