@@ -29,6 +29,7 @@ _EXPORTS = {
     "lower": "lowering",
     "printed": "printing",
     "tune": "tuning",
+    "load_cudnn": "cudnn_loader",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]
