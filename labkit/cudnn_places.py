@@ -85,5 +85,5 @@ def two(folders: set[Path]) -> str:
     named = " and ".join(sorted(map(str, folders)))
     hijack = [str(place) for place in search_path() if place.resolve() in folders]
     cure = ("unset LD_LIBRARY_PATH" if hijack else
-            "call lab.load_cudnn() before anything else imports cudnn, keep one of them")
+            "keep one of them, call lab.load_cudnn() before anything imports cudnn")
     return f"This process holds parts of two cuDNNs, from {named}; {cure} and restart the kernel."

@@ -157,12 +157,21 @@ def test_two_in_the_process(whole, tmp_path):
     refused(whole.load(before=both), str(tmp_path / "opt"), str(whole.wheel), "two cuDNNs")
 
 
-def test_torch_itself_was_hijacked(whole, tmp_path):
-    """A torch that takes what the linker finds, while the frontend takes the wheel."""
+def test_torch_and_the_frontend_follow_ld_library_path_together(whole, tmp_path):
     cudnn(tmp_path / "opt")
     whole.torch(loads="libcudnn.so.9")
     whole.variables["LD_LIBRARY_PATH"] = f"{tmp_path / 'opt'}:{whole.site / 'nvidia/cu13/lib'}"
-    refused(whole.load(), str(tmp_path / "opt"), str(whole.wheel), "unset LD_LIBRARY_PATH")
+    said = whole.load()
+    assert said["folder"] == str(tmp_path / "opt") and folders(said) == {said["folder"]}
+    assert said["origin"] == "the process, where it was loaded before"
+
+
+def test_torch_takes_the_systems_and_the_frontend_the_wheel(whole, tmp_path):
+    cudnn(tmp_path / "opt")
+    whole.torch(loads="libcudnn.so.9")
+    whole.variables["LD_LIBRARY_PATH"] = f"{tmp_path / 'opt'}:{whole.site / 'nvidia/cu13/lib'}"
+    refused(whole.load(before="del os.environ['LD_LIBRARY_PATH']"), str(tmp_path / "opt"),
+            str(whole.wheel), "keep one of them")
 
 
 def test_torch_refuses_the_one_that_is_loaded(whole):
