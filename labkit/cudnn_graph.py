@@ -5,7 +5,7 @@
     X = graph.tensor(name="X", **cudnn_graph.describe(x))
     ...
     built = cudnn_graph.build(graph, target)          # five steps, each timed
-    built.execute({X: x, ..., Y: y})                  # on a GPU
+    built.execute({X: x, ..., Y: y})                  # on a GPU; else its meaning, on the CPU
 
 Lesson 12 writes every one of these out before it uses them.
 """
@@ -22,9 +22,14 @@ from typing import Any
 
 from labkit.cudnn_devices import device_properties
 from labkit.cudnn_loader import Cudnn, load_cudnn
-from labkit.errors import BadArgument, NeedsGPU, NotSupported, first_line
+from labkit.cudnn_picture import picture
+from labkit.cudnn_reference import evaluate
+from labkit.errors import BadArgument, NotSupported, first_line
 from labkit.gpus import lookup
 from labkit.table import Table
+
+__all__ = ["STEPS", "Built", "Target", "build", "data_type", "describe", "evaluate", "infer",
+           "picture", "scratch", "target"]
 
 STEPS = ("validate", "build_operation_graph", "create_execution_plans", "check_support",
          "build_plans")
@@ -32,6 +37,8 @@ _DATA_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "f
                "float8_e4m3fn": "FP8_E4M3", "float8_e5m2": "FP8_E5M2", "int8": "INT8",
                "uint8": "UINT8", "int32": "INT32", "int64": "INT64", "bool": "BOOLEAN"}
 _REASONS_SHOWN = 3
+_ON_CPU = ("What they compute is checked on the CPU, operation by operation in PyTorch; timings "
+           "are recorded ones.")
 
 
 def data_type(dtype: Any) -> Any:
@@ -92,9 +99,9 @@ class Target:
             return f"cuDNN {self.libcudnn.version} on {self.gpu}: graphs are planned and run."
         if self.plans:
             return (f"cuDNN {self.libcudnn.version}, no GPU in use: graphs are planned for "
-                    f"{self.gpu} (sm_{self.sm}), not run.")
-        return ("No libcudnn here: graphs are built, validated and drawn, not planned and not "
-                'run. pip install "labkit[deviceless]" lets you list plans without a GPU.')
+                    f"{self.gpu} (sm_{self.sm}).\n{_ON_CPU}")
+        return ("No libcudnn here: graphs are built, validated and drawn, not planned.\n"
+                f'{_ON_CPU}\nTo list plans without a GPU: pip install "labkit[deviceless]".')
 
 
 @functools.cache
@@ -145,14 +152,16 @@ class Built:
     _scratch: Any = field(default=None, repr=False)
 
     def execute(self, pack: dict[Any, Any]) -> None:
-        """Runs the plan on torch's current stream. pack: tensor of the graph -> torch tensor, for
-        every input and output. Raises NeedsGPU if the graph was planned for no GPU of this run."""
+        """Runs the graph. pack: tensor of the graph -> torch tensor, for every input and output.
+
+        On a GPU: the plan, on torch's current stream. Without one: the graph's meaning, one
+        operation after another in PyTorch (see `labkit.cudnn_reference`, and what it raises).
+        """
+        if not self.target.runs:
+            return evaluate(self.graph, pack)
         import cudnn
         import torch
 
-        if not self.target.runs:
-            raise NeedsGPU("This graph was built for no GPU of this run, so it cannot be executed; "
-                           "take cudnn_graph.target(here) on a machine with a GPU.")
         if self._scratch is None:
             self._scratch = scratch(self.workspace)
         cudnn.set_stream(handle=self.target.handle, stream=torch.cuda.current_stream().cuda_stream)
@@ -162,8 +171,8 @@ class Built:
         """The five steps and their times."""
         notes = {"validate": "shapes inferred, the graph checked",
                  "build_operation_graph": "handed to libcudnn, which infers layouts",
-                 "create_execution_plans": f"the heuristics named {self.count} plans"
-                 if self.plan else "the heuristics name plans",
+                 "create_execution_plans": f"{self.count} plans named" if self.plan
+                 else "the heuristics name plans",
                  "check_support": "those that cannot run are dropped",
                  "build_plans": f"ready: {self.plan}" if self.plan else "code and workspace"}
         rows = [[step, f"{self.steps[step]:.2f}" if step in self.steps else "not here", notes[step]]
@@ -187,12 +196,14 @@ def scratch(size: int) -> Any:
 
 
 def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
-          policy: Any = None) -> Built:
+          policy: Any = None, plan: tuple[int, dict[str, int]] | None = None) -> Built:
     """Takes `graph` through the five steps and times each.
 
     modes: heuristic modes, by default A and FALLBACK. policy: by default HEURISTICS_CHOICE, which
-    builds the first plan that builds. Without a libcudnn only the first step is taken: the
-    frontend infers shapes and checks the graph by its own rules.
+    builds the first plan that builds. plan: instead of asking the heuristics, take this engine
+    with these knobs (name -> value), as a `Plan` names them.
+    Without a libcudnn only the first step is taken: the frontend infers shapes and checks the
+    graph by its own rules.
     Raises BadArgument if the graph is not valid, NotSupported, with cuDNN's reasons, if no plan
     can run it on the target.
     """
@@ -201,17 +212,22 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
     modes = modes or [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK]
     policy = cudnn.build_plan_policy.HEURISTICS_CHOICE if policy is None else policy
     arguments = {"create_execution_plans": (list(modes),), "build_plans": (policy,)}
+    if plan is not None:
+        engine, knobs = plan
+        chosen = {getattr(cudnn.knob_type, name): value for name, value in knobs.items()}
+        arguments["create_execution_plans"] = (engine, chosen)
     built = Built(graph, target, {})
     for step in STEPS if target.plans else STEPS[:1]:
         start = time.perf_counter()
         if target.plans:
-            _take(graph, target, step, arguments.get(step, ()))
+            call = step if plan is None else step.replace("execution_plans", "execution_plan")
+            _take(graph, target, call, arguments.get(step, ()))
         else:
             infer(graph)
         built.steps[step] = (time.perf_counter() - start) * 1e3
     if target.plans:
         built.count, built.workspace = graph.get_execution_plan_count(), graph.get_workspace_size()
-        built.plan = graph.get_plan_name_at_index(graph._plan_index)
+        built.plan = graph.get_plan_name_at_index(graph._plan_index)  # 1.32 has no public way
     return built
 
 

@@ -17,7 +17,8 @@ from labkit.pictures import BLUE, GREEN, GREY, ORANGE, Picture, _Canvas
 _WIDTH, _PAD, _SIDE, _OP = 880, 16, 262, 236
 _TENSOR_HIGH, _OP_HIGH, _GAP = 58, 54, 14
 _TRIVIAL = {"convolution_mode", "compute_data_type", "mode", "name"}
-_SHORT = {"BFLOAT16": "bfloat16", "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64"}
+_SHORT = {"BFLOAT16": "bfloat16", "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64",
+          "FP8_E4M3": "float8_e4m3fn", "FP8_E5M2": "float8_e5m2", "BOOLEAN": "bool"}
 
 
 def picture(graph: Any) -> Picture:
@@ -64,6 +65,7 @@ def operation(node: Any) -> str:
 
 
 def dtype_name(tensor: Any) -> str:
+    """The dtype of a graph's tensor as torch calls it, "" if none was given or inferred."""
     kind = getattr(tensor.get_data_type(), "name", "NOT_SET")
     return "" if kind == "NOT_SET" else _SHORT.get(kind, kind.lower())
 
@@ -115,7 +117,7 @@ class _Drawing:
                 middle = at + _TENSOR_HIGH / 2
                 port = top + _OP_HIGH * (turn + 1) / (len(tensors) + 1)
                 if side == "in":
-                    self._tensor(_PAD, at, tensor, BLUE)
+                    self._tensor(_PAD, at, tensor, BLUE, made=False)
                     self._across(_PAD + _SIDE, middle, left, port, BLUE)
                 else:
                     self._tensor(_WIDTH - _PAD - _SIDE, at, tensor, GREEN)
@@ -148,12 +150,12 @@ class _Drawing:
         for turn, line in enumerate(lines, 1):
             self.canvas.label(x + _OP / 2, high + 1 + 14 * turn, line, 9, colour="#d7dbe2")
 
-    def _tensor(self, x: float, y: float, tensor: Any, colour: str) -> None:
+    def _tensor(self, x: float, y: float, tensor: Any, colour: str, made: bool = True) -> None:
         virtual = tensor.get_is_virtual()
         self._rounded(x, y, _SIDE, _TENSOR_HIGH, "#ffffff" if virtual else colour, colour,
                       "5 4" if virtual else "", 1 if virtual else 0.1)
         self.canvas.label(x + _SIDE - 12, y + 18, dtype_name(tensor), 11, "end", GREY)
-        for line, (text, size, ink, weight) in enumerate(_lines(tensor)):
+        for line, (text, size, ink, weight) in enumerate(_lines(tensor, made)):
             self.canvas.label(x + 12, y + 18 + line * 16, text, size, "start", ink, weight)
 
     def _rounded(self, x: float, y: float, w: float, h: float, fill: str, line: str,
@@ -200,8 +202,8 @@ class _Drawing:
     def _words(self) -> str:
         lines = []
         for node in self.nodes:
-            ins = ", ".join(_spoken(t) for t in _tensors(node.inputs))
-            outs = ", ".join(_spoken(t) for t in _tensors(node.outputs))
+            ins = ", ".join(_spoken(t, id(t) in self.producer) for t in _tensors(node.inputs))
+            outs = ", ".join(_spoken(t, True) for t in _tensors(node.outputs))
             lines.append(f"{operation(node)}: {ins} -> {outs}")
         return "\n".join(lines)
 
@@ -232,11 +234,7 @@ def _dims(tensor: Any) -> str:
     return " × ".join(map(str, tensor.get_dim() or []))
 
 
-def _set_by_hand(tensor: Any) -> bool:
-    return bool(getattr(tensor, "stride_assigned", True))
-
-
-def _lines(tensor: Any) -> list[tuple[str, float, str, str]]:
+def _lines(tensor: Any, made: bool) -> list[tuple[str, float, str, str]]:
     """What a tensor's box says: (text, size, colour, weight) for each line."""
     dims = _dims(tensor) or "dims not inferred yet"
     lines = [(_cut(_name(tensor), 24), 12, "#1f2430", "bold"), (dims, 11, "#1f2430", "normal")]
@@ -247,17 +245,21 @@ def _lines(tensor: Any) -> list[tuple[str, float, str, str]]:
     stride = tensor.get_stride()
     if not stride:
         return lines
-    if not _set_by_hand(tensor):
+    if made and not tensor.stride_assigned:
         return [*lines, ("strides not set: libcudnn chooses", 10, ORANGE, "bold")]
     text = f"strides {', '.join(map(str, stride))}"
     named = f"{text} · {layout(tensor.get_dim(), stride)}"
     return [*lines, (named if len(named) <= 46 else text, 9.5, GREY, "normal")]
 
 
-def _spoken(tensor: Any) -> str:
-    where = ("a number from the host" if tensor.get_is_pass_by_value() else
-             "virtual" if tensor.get_is_virtual() else
-             layout(tensor.get_dim(), tensor.get_stride())
-             if tensor.get_stride() and _set_by_hand(tensor) else "strides not set")
+def _spoken(tensor: Any, made: bool) -> str:
+    if tensor.get_is_pass_by_value():
+        where = "a number from the host"
+    elif tensor.get_is_virtual():
+        where = "virtual"
+    elif not tensor.get_stride() or (made and not tensor.stride_assigned):
+        where = "strides not set"
+    else:
+        where = layout(tensor.get_dim(), tensor.get_stride())
     dims = " x ".join(map(str, tensor.get_dim() or [])) or "not inferred yet"
     return f"{_name(tensor)} ({', '.join(filter(None, [dims, dtype_name(tensor), where]))})"

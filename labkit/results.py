@@ -7,7 +7,7 @@ clock_mhz}. A baseline computes the whole same function; a reference computes le
 medians in milliseconds; spread_ms is the kernel's range from the 10th to the 90th percentile,
 spreads the others'; moved is in bytes, each input read once and each output written once;
 clock_mhz is the multiprocessors' clock during the runs. `results/<gpu>-sweep-<kernel>.json` is one
-sweep.
+sweep, `results/<gpu>-plans-<graph>.json` the plans of one cuDNN graph (see `labkit.cudnn_plans`).
 """
 
 from __future__ import annotations
@@ -159,13 +159,14 @@ def assemble(lines: list[str]) -> dict[str, Any]:
             "measurements": list(last.values())}
 
 
-def record_path(name: str) -> Path | None:
-    """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set.
+def record_path(name: str, kind: str = "sweep") -> Path | None:
+    """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set;
+    with kind "plans", a file of cuDNN's plans.
     Raises BadArgument if its folder is not there."""
     chosen = os.environ.get("LABKIT_RECORD")
     if not chosen:
         return None
-    path = Path(chosen).with_name(f"sweep-{name}.json")
+    path = Path(chosen).with_name(f"{kind}-{name}.json")
     if not path.parent.is_dir():
         raise BadArgument(f"LABKIT_RECORD names a file in {path.parent}, which is not a folder; "
                           "make it, or unset LABKIT_RECORD.")
@@ -203,10 +204,40 @@ def recorded_sweep(name: str, gpu: str = "h200") -> dict[str, Any]:
                        f"({type(error).__name__}: {error}); measure it again.") from error
 
 
+def recorded_plans(name: str, gpu: str = "h200") -> dict[str, Any]:
+    """The file `results/<gpu>-plans-<name>.json`: gpu, date, versions, shape, dtype, flops, plans
+    and others, name -> milliseconds.
+
+    Raises LabError if there is none, or if the file is not as described.
+    """
+    path = FOLDER / f"{str(gpu).lower()}-plans-{name}.json"
+    if path not in set(FOLDER.glob("*-plans-*.json")):
+        raise LabError(f"No recorded plans of {name!r} on the {str(gpu).upper()}; run this lesson "
+                       "on a GPU to measure them.")
+    try:
+        data = json.loads(path.read_text())
+        for plan in data["plans"]:
+            str(plan["name"]), int(plan["engine"]), plan["knobs"].items(), list(plan["notes"])
+            _check("workspace", plan["workspace"], zero=True, missing="failure" in plan)
+            _check("kernel_ms", plan.get("kernel_ms"), missing="failure" in plan)
+            _check("error", plan.get("error"), zero=True, missing=True)
+            _check("spread_ms", plan.get("spread_ms"), zero=True, missing=True)
+        _check("flops", data["flops"])
+        _check_all("shape", data["shape"])
+        _check_all("others", data["others"])
+        str(data["gpu"]), str(data["date"]), str(data["dtype"]), data["plans"][0]
+        data["versions"].items()
+        return data
+    except _DAMAGE as error:
+        raise LabError(f"{path.name} is not a file of plans of labkit "
+                       f"({type(error).__name__}: {error}); measure it again.") from error
+
+
 def recorded(gpu: str = "h200") -> Recording:
     """The recording shipped for `gpu` (a results file's stem). Raises LabError if there is none."""
     name = str(gpu).lower().replace(" ", "")
-    have = {path.stem: path for path in sorted(FOLDER.glob("*.json")) if "-sweep-" not in path.stem}
+    have = {path.stem: path for path in sorted(FOLDER.glob("*.json"))
+            if "-sweep-" not in path.stem and "-plans-" not in path.stem}
     if name not in have:
         raise LabError(f"No recorded measurements for {gpu}; recorded are: "
                        f"{', '.join(have) or 'none'}.")
