@@ -30,6 +30,7 @@ _EXPORTS = {
     "printed": "printing",
     "tune": "tuning",
     "load_cudnn": "cudnn_loader",
+    "measured_table": "measured",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

@@ -17,7 +17,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.cudnn_devices import device_properties
@@ -63,13 +63,15 @@ def describe(x: Any) -> dict[str, Any]:
 class Target:
     """Where graphs are planned. gpu: the GPU's name; sm: its compute capability x 10; libcudnn:
     what `load_cudnn` found; handle: of the GPU of this run, None where graphs are not run;
-    properties: of a GPU that is not there, None where its plans cannot be listed."""
+    properties: of a GPU that is not there, None where its plans cannot be listed; options: further
+    arguments of every graph (see `with_options`)."""
 
     gpu: str
     sm: int
     libcudnn: Cudnn
     handle: Any = None
     properties: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def runs(self) -> bool:
@@ -81,18 +83,27 @@ class Target:
         """Whether plans can be made: on a GPU, or without one where there is a libcudnn."""
         return self.runs or self.properties is not None
 
+    @property
+    def where(self) -> dict[str, Any]:
+        """The arguments of `cudnn.pygraph` that say for which GPU: the handle, or a GPU's
+        description and compute capability; none where graphs are only built."""
+        if self.runs:
+            return {"handle": self.handle}
+        return {"device_property": self.properties, "sm_version": self.sm} if self.plans else {}
+
     def graph(self, name: str, dtype: Any, **options: Any) -> Any:
         """An empty `cudnn.pygraph` for this target: tensors of `dtype`, everything between them
         and the arithmetic in float32. options: further arguments of `cudnn.pygraph`."""
         import cudnn
 
-        if self.runs:
-            options = {"handle": self.handle, **options}
-        elif self.properties is not None:
-            options = {"device_property": self.properties, "sm_version": self.sm, **options}
         return cudnn.pygraph(name=name, io_data_type=data_type(dtype),
                              intermediate_data_type=cudnn.data_type.FLOAT,
-                             compute_data_type=cudnn.data_type.FLOAT, **options)
+                             compute_data_type=cudnn.data_type.FLOAT, **self.where, **self.options, **options)
+
+    def with_options(self, **options: Any) -> Target:
+        """The same target, whose graphs get these arguments of `cudnn.pygraph` too, such as
+        `kernel_cache`: so a lesson's graph can be built with them as it stands."""
+        return replace(self, options={**self.options, **options})
 
     def __repr__(self) -> str:
         if self.runs:
@@ -196,12 +207,14 @@ def scratch(size: int) -> Any:
 
 
 def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
-          policy: Any = None, plan: tuple[int, dict[str, int]] | None = None) -> Built:
+          policy: Any = None, plan: tuple[int, dict[str, int]] | None = None,
+          until: str = STEPS[-1]) -> Built:
     """Takes `graph` through the five steps and times each.
 
     modes: heuristic modes, by default A and FALLBACK. policy: by default HEURISTICS_CHOICE, which
     builds the first plan that builds. plan: instead of asking the heuristics, take this engine
-    with these knobs (name -> value), as a `Plan` names them.
+    with these knobs (name -> value), as a `Plan` names them. until: the last step to take; before
+    the last of all, plans are only named, and none can run.
     Without a libcudnn only the first step is taken: the frontend infers shapes and checks the
     graph by its own rules.
     Raises BadArgument if the graph is not valid, NotSupported, with cuDNN's reasons, if no plan
@@ -217,7 +230,7 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
         chosen = {getattr(cudnn.knob_type, name): value for name, value in knobs.items()}
         arguments["create_execution_plans"] = (engine, chosen)
     built = Built(graph, target, {})
-    for step in STEPS if target.plans else STEPS[:1]:
+    for step in STEPS[:STEPS.index(until) + 1] if target.plans else STEPS[:1]:
         start = time.perf_counter()
         if target.plans:
             call = step if plan is None else step.replace("execution_plans", "execution_plan")
@@ -225,8 +238,10 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
         else:
             infer(graph)
         built.steps[step] = (time.perf_counter() - start) * 1e3
-    if target.plans:
-        built.count, built.workspace = graph.get_execution_plan_count(), graph.get_workspace_size()
+    if "create_execution_plans" in built.steps:
+        built.count = graph.get_execution_plan_count()
+    if STEPS[-1] in built.steps:
+        built.workspace = graph.get_workspace_size()
         built.plan = graph.get_plan_name_at_index(graph._plan_index)  # 1.32 has no public way
     return built
 

@@ -7,7 +7,8 @@ clock_mhz}. A baseline computes the whole same function; a reference computes le
 medians in milliseconds; spread_ms is the kernel's range from the 10th to the 90th percentile,
 spreads the others'; moved is in bytes, each input read once and each output written once;
 clock_mhz is the multiprocessors' clock during the runs. `results/<gpu>-sweep-<kernel>.json` is one
-sweep, `results/<gpu>-plans-<graph>.json` the plans of one cuDNN graph (see `labkit.cudnn_plans`).
+sweep, `results/<gpu>-plans-<graph>.json` the plans of one cuDNN graph (see `labkit.cudnn_plans`),
+`results/<gpu>-table-<name>.json` a table of other figures (see `labkit.measured`).
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def assemble(lines: list[str]) -> dict[str, Any]:
 
 def record_path(name: str, kind: str = "sweep") -> Path | None:
     """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set;
-    with kind "plans", a file of cuDNN's plans.
+    with kind "plans" or "table", a file of cuDNN's plans or of a table.
     Raises BadArgument if its folder is not there."""
     chosen = os.environ.get("LABKIT_RECORD")
     if not chosen:
@@ -237,7 +238,7 @@ def recorded(gpu: str = "h200") -> Recording:
     """The recording shipped for `gpu` (a results file's stem). Raises LabError if there is none."""
     name = str(gpu).lower().replace(" ", "")
     have = {path.stem: path for path in sorted(FOLDER.glob("*.json"))
-            if "-sweep-" not in path.stem and "-plans-" not in path.stem}
+            if not any(kind in path.stem for kind in ("-sweep-", "-plans-", "-table-"))}
     if name not in have:
         raise LabError(f"No recorded measurements for {gpu}; recorded are: "
                        f"{', '.join(have) or 'none'}.")
