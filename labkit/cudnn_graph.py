@@ -81,18 +81,22 @@ class Target:
         """Whether plans can be made: on a GPU, or without one where there is a libcudnn."""
         return self.runs or self.properties is not None
 
+    @property
+    def where(self) -> dict[str, Any]:
+        """The arguments of `cudnn.pygraph` that say for which GPU: the handle, or a GPU's
+        description and compute capability; none where graphs are only built."""
+        if self.runs:
+            return {"handle": self.handle}
+        return {"device_property": self.properties, "sm_version": self.sm} if self.plans else {}
+
     def graph(self, name: str, dtype: Any, **options: Any) -> Any:
         """An empty `cudnn.pygraph` for this target: tensors of `dtype`, everything between them
         and the arithmetic in float32. options: further arguments of `cudnn.pygraph`."""
         import cudnn
 
-        if self.runs:
-            options = {"handle": self.handle, **options}
-        elif self.properties is not None:
-            options = {"device_property": self.properties, "sm_version": self.sm, **options}
         return cudnn.pygraph(name=name, io_data_type=data_type(dtype),
                              intermediate_data_type=cudnn.data_type.FLOAT,
-                             compute_data_type=cudnn.data_type.FLOAT, **options)
+                             compute_data_type=cudnn.data_type.FLOAT, **self.where, **options)
 
     def __repr__(self) -> str:
         if self.runs:
