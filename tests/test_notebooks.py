@@ -180,6 +180,13 @@ MUTATIONS = [
     ("08_debugging", "clear removed", "            T.clear(acc)", "            # clear"),
     ("08_debugging", "not transposed", "transpose_B=True, ", ""),
     ("08_debugging", "last step skipped", "T.ceildiv(keys, block_N)", "keys // block_N"),
+    ("12_cudnn_first_graph", "bias lost", "relu(input=biased", "relu(input=conv"),
+    ("12_cudnn_first_graph", "no ReLU", "graph.relu(", "graph.identity("),
+    ("12_cudnn_first_graph", "padded on one side", "padding=[1, 1], stride",
+     "pre_padding=[2, 2], post_padding=[0, 0], stride"),
+    ("12_cudnn_first_graph", "output pinned row-major", "list(y.stride())",
+     "list(y.contiguous().stride())"),
+    ("12_cudnn_first_graph", "filter read row-major", "describe(w)", "describe(w.contiguous())"),
 ]
 
 
@@ -193,7 +200,7 @@ def mutated(tmp_path_factory):
         cells = [cell for cell in notebook.cells if "kernel" in cell.metadata.get("tags", [])]
         (cell,) = [cell for cell in cells if cell.source.count(old) == 1]
         cell.source = cell.source.replace(old, new)
-        names[stem, what] = f"{50 + place}_{stem[3:]}"
+        names[stem, what] = f"{50 + place % 50}_{place}_{stem[3:]}"
         nbformat.write(notebook, folder / f"{names[stem, what]}.ipynb")
     for lesson in LESSONS:  # whole, for what loads a kernel from another lesson
         shutil.copy(lesson.path, folder)
@@ -216,17 +223,20 @@ def test_a_broken_kernel_fails_its_lesson(stem, what, mutated):
     assert result.error["name"] == "WrongAnswer", result.error
 
 
-def test_a_broken_kernel_fails_the_lessons_that_load_it(tmp_path):
+@pytest.mark.parametrize(("source", "old", "new", "names"), [
+    ("02_gemm", "T.ceildiv(K, block_K)", "K // block_K", ["03_schedules", "07_autotuning"]),
+    ("12_cudnn_first_graph", "relu(input=biased", "relu(input=conv", ["13_cudnn_engines"]),
+], ids=lambda value: value if str(value)[:2].isdigit() else "")
+def test_a_broken_kernel_fails_the_lessons_that_load_it(source, old, new, names, tmp_path):
     """Lesson 03 measures lesson 02's kernel and lesson 07 tunes it: they must fail with it."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    names = ["03_schedules", "07_autotuning"]
-    for stem in ("02_gemm", *names):
+    for stem in (source, *names):
         notebook = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
         for cell in notebook.cells:
-            if stem == "02_gemm" and "kernel" in cell.metadata.get("tags", []):
-                assert "T.ceildiv(K, block_K)" in cell.source
-                cell.source = cell.source.replace("T.ceildiv(K, block_K)", "K // block_K")
+            if stem == source and "kernel" in cell.metadata.get("tags", []):
+                assert old in cell.source
+                cell.source = cell.source.replace(old, new)
         nbformat.write(notebook, folder / f"{stem}.ipynb")
     report = runner.run(names, device="cpu", out=tmp_path / "runs", folder=folder)
     assert [result.lesson for result in report.lessons] == names
