@@ -29,7 +29,7 @@ from labkit.gpus import lookup
 from labkit.table import Table
 
 __all__ = ["STEPS", "Built", "Target", "build", "data_type", "describe", "evaluate", "infer",
-           "picture", "scratch", "target"]
+           "picture", "scratch", "target", "try_build"]
 
 STEPS = ("validate", "build_operation_graph", "create_execution_plans", "check_support",
          "build_plans")
@@ -153,7 +153,7 @@ def target(here: Any, gpu: str = "") -> Target:
 class Built:
     """A graph after `build`: steps maps each step that was taken to its milliseconds on the host;
     plan: the name of the plan that `execute` runs; workspace: bytes of scratch memory that it
-    needs; count: how many plans there were."""
+    needs; count: how many plans there were; refusal: why there are none (see `try_build`)."""
 
     graph: Any
     target: Target
@@ -161,6 +161,7 @@ class Built:
     plan: str = ""
     workspace: int = 0
     count: int = 0
+    refusal: str = ""
     _scratch: Any = field(default=None, repr=False)
 
     def execute(self, pack: dict[Any, Any]) -> None:
@@ -189,9 +190,10 @@ class Built:
                  "build_plans": f"ready: {self.plan}" if self.plan else "code and workspace"}
         rows = [[step, f"{self.steps[step]:.2f}" if step in self.steps else "not here", notes[step]]
                 for step in STEPS]
-        last = (f"Workspace: {self.workspace:,} bytes. " if self.plan else "")
+        last = f"Workspace: {self.workspace:,} bytes. " if self.plan else ""
         return Table(f"The five steps, {self.target.gpu}", ["step", ">ms", "what it did"
-                     if self.plan else "what it does"], rows, last + "Times on the host.")
+                     if self.plan else "what it does"], rows, last + "Times on the host."
+                     + (f"\n{self.refusal}" if self.refusal else ""))
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -245,6 +247,18 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
         built.workspace = graph.get_workspace_size()
         built.plan = graph.get_plan_name_at_index(graph._plan_index)  # 1.32 has no public way
     return built
+
+
+def try_build(graph: Any, target: Target) -> Built:
+    """`build`; but where the target's GPU is not there, a refusal is no error: what is returned
+    then says why, and its `execute` computes the graph's meaning. Raises what `build` raises if
+    the graph was to run on a GPU."""
+    try:
+        return build(graph, target)
+    except NotSupported as error:
+        if target.runs:
+            raise
+        return Built(graph, target, {}, refusal=str(error))
 
 
 def infer(graph: Any) -> None:
