@@ -99,7 +99,7 @@ class Target:
         return cudnn.pygraph(name=name, io_data_type=data_type(dtype),
                              intermediate_data_type=cudnn.data_type.FLOAT,
                              compute_data_type=cudnn.data_type.FLOAT,
-                             **self.where, **self.options, **options)
+                             **{**self.where, **self.options, **options})
 
     def with_options(self, **options: Any) -> Target:
         """The same target, whose graphs get these arguments of `cudnn.pygraph` too, such as

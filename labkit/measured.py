@@ -58,7 +58,8 @@ class MeasuredTable:
 
 def _text(value: Any) -> str | None:
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        size = abs(value)
+        return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
     return f"{value:,}" if isinstance(value, int) else value
 
 

@@ -187,6 +187,23 @@ MUTATIONS = [
     ("12_cudnn_first_graph", "output pinned row-major", "list(y.stride())",
      "list(y.contiguous().stride())"),
     ("12_cudnn_first_graph", "filter read row-major", "describe(w)", "describe(w.contiguous())"),
+    ("14_cudnn_matmul_amax", "alpha added", "graph.mul(a=product, b=Alpha",
+     "graph.add(a=product, b=Alpha"),
+    ("14_cudnn_matmul_amax", "bias lost", "activation)(input=biased", "activation)(input=scaled"),
+    ("14_cudnn_matmul_amax", "a maximum without abs", "reduction_mode.AMAX", "reduction_mode.MAX"),
+    ("14_cudnn_matmul_amax", "amax before the activation", "input=value, mode",
+     "input=biased, mode"),
+    ("14_cudnn_matmul_amax", "always ReLU", "getattr(graph, activation)", "graph.relu"),
+    ("14_cudnn_matmul_amax", "not scaled", "value = graph.mul(a=value, b=Scale",
+     "graph.mul(a=value, b=Scale"),
+    ("15_cudnn_attention", "the wrong diagonal", "alignment.TOP_LEFT", "alignment.BOTTOM_RIGHT"),
+    ("15_cudnn_attention", "causal off by one", "bound\": 0}", "bound\": 1}"),
+    ("15_cudnn_attention", "scores not scaled", "q.shape[-1] ** -0.5", "1.0"),
+    ("15_cudnn_attention", "never causal", "if not causal:", "if True:"),
+    ("15_cudnn_attention", "output pinned row-major", "list(o.stride())",
+     "list(o.contiguous().stride())"),
+    ("16_cudnn_production", "bias lost", "value = graph.add(", "graph.add("),
+    ("16_cudnn_production", "always ReLU", "getattr(graph, activation)", "graph.relu"),
 ]
 
 
@@ -225,7 +242,9 @@ def test_a_broken_kernel_fails_its_lesson(stem, what, mutated):
 
 @pytest.mark.parametrize(("source", "old", "new", "names"), [
     ("02_gemm", "T.ceildiv(K, block_K)", "K // block_K", ["03_schedules", "07_autotuning"]),
-    ("12_cudnn_first_graph", "relu(input=biased", "relu(input=conv", ["13_cudnn_engines"]),
+    ("12_cudnn_first_graph", "relu(input=biased", "relu(input=conv",
+     ["13_cudnn_engines", "16_cudnn_production"]),
+    ("14_cudnn_matmul_amax", "(input=biased", "(input=scaled", ["15_cudnn_attention"]),
 ], ids=lambda value: value if str(value)[:2].isdigit() else "")
 def test_a_broken_kernel_fails_the_lessons_that_load_it(source, old, new, names, tmp_path):
     """Lesson 03 measures lesson 02's kernel and lesson 07 tunes it: they must fail with it."""
