@@ -37,6 +37,7 @@ _DATA_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "f
                "float8_e4m3fn": "FP8_E4M3", "float8_e5m2": "FP8_E5M2", "int8": "INT8",
                "uint8": "UINT8", "int32": "INT32", "int64": "INT64", "bool": "BOOLEAN"}
 _REASONS_SHOWN = 3
+_CALL = re.compile(r"[\w.:>-]+\(.*\)")  # as in "finalize_internal()"
 _ON_CPU = ("What they compute is checked on the CPU, operation by operation in PyTorch; timings "
            "are recorded ones.")
 
@@ -265,12 +266,16 @@ def infer(graph: Any) -> None:
     """Has the frontend infer the shapes of `graph` and check it, without a libcudnn.
 
     `validate` does so before it hands the graph to libcudnn, where it ends without one. Raises
-    BadArgument if the graph is not valid.
+    BadArgument if the graph is not valid, NotSupported if cuDNN has no such graph on any GPU.
     """
+    import cudnn
+
     try:
         graph.validate()
     except ValueError as error:
         raise BadArgument(f"The graph is not valid: {first_line(error)}") from error
+    except cudnn.cudnnGraphNotSupportedError as error:
+        raise NotSupported(f"cuDNN has no such graph: {first_line(error)}") from error
     except Exception as error:
         if "_lower_to_cpp" not in _frames(error):  # not the step into libcudnn: a real failure
             raise
@@ -297,13 +302,18 @@ def _take(graph: Any, target: Target, step: str, arguments: tuple[Any, ...]) -> 
 
 def _why(error: Exception, target: Target, step: str) -> str:
     said = str(error)
-    reasons = list(dict.fromkeys(re.findall(r"Reason: (.+)", said)))
-    head = (f"cuDNN {target.libcudnn.version} has no plan for this graph on {target.gpu} "
+    every = list(dict.fromkeys(re.findall(r"Reason: (.+)", said)))
+    # cuDNN's callers repeat the verdict of what they called: only the conditions tell something
+    reasons = [reason for reason in every if not _CALL.fullmatch(reason)
+               and "CUDNN_STATUS" not in reason and "libcuda == nullptr" not in reason]
+    text = (f"cuDNN {target.libcudnn.version} has no plan for this graph on {target.gpu} "
             f"(sm_{target.sm}), it says in {step}: ")
     if not target.runs and "RUNTIME_PREREQUISITE_MISSING" in said:
-        return (head + "its kernels are compiled when the graph is built, and that takes the "
-                "NVIDIA driver. Without a driver only graphs with precompiled kernels can be "
-                "planned, such as a convolution.")
-    shown = "; ".join(reasons[:_REASONS_SHOWN]) or first_line(error)
+        text += ("kernels that are compiled when the graph is built take the NVIDIA driver, which "
+                 "is not in use here, and of the precompiled ones none fits")
+        if not reasons:
+            return text + "."
+        text += ". Among the reasons: "
+    shown = "; ".join(reasons[:_REASONS_SHOWN] or every[:1]) or first_line(error)
     more = f" (and {len(reasons) - _REASONS_SHOWN} more)" if len(reasons) > _REASONS_SHOWN else ""
-    return head + shown + more + "."
+    return text + shown + more + "."
