@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -64,16 +65,21 @@ def support(name: str, here: Any, variants: dict[str, Callable[[Target], Any]],
     loaded = load_cudnn()
     if not (loaded.found and _driver()):
         return _recorded(name)
-    plans: dict[str, dict[str, int]] = {}
-    reasons: dict[str, dict[str, str]] = {}
-    for variant, make in variants.items():
-        plans[variant], reasons[variant] = {}, {}
-        for gpu in gpus:
-            there = target(here, gpu)
-            try:
-                plans[variant][gpu] = build(make(there), there, until="check_support").count
-            except NotSupported as error:
-                plans[variant][gpu], reasons[variant][gpu] = 0, str(error)
+    plans: dict[str, dict[str, int]] = {variant: {} for variant in variants}
+    reasons: dict[str, dict[str, str]] = {variant: {} for variant in variants}
+    log = logging.getLogger("cudnn.pygraph")
+    level = log.level
+    log.setLevel(logging.ERROR)  # each refusal is a warning there, and a row of the table here
+    try:
+        for variant, make in variants.items():
+            for gpu in gpus:
+                there = target(here, gpu)
+                try:
+                    plans[variant][gpu] = build(make(there), there, until="check_support").count
+                except NotSupported as error:
+                    plans[variant][gpu], reasons[variant][gpu] = 0, str(error)
+    finally:
+        log.setLevel(level)
     found = Support(name, loaded.version, str(datetime.date.today()), True, plans, reasons)
     path = record_path(name, "listed-support")
     if path is not None:

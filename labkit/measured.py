@@ -4,7 +4,7 @@
                                measure=measure)      # measure() -> rows
 
 On a GPU the rows are measured. Without one, those that were recorded on a named GPU are shown and
-say so: `results/<gpu>-table-<name>.json`, with gpu, date, versions, columns and rows.
+say so: `results/<gpu>-table-<name>.json`, with gpu, date, versions, title, columns and rows.
 """
 
 from __future__ import annotations
@@ -68,19 +68,20 @@ def measured_table(name: str, here: Any, *, title: str, columns: Sequence[str],
                    note: str = "") -> MeasuredTable:
     """Measures the rows on the GPU of this run; without one, shows the recorded table `name`.
 
-    here: the result of `lab.here`. measure() returns the rows, each as long as `columns`; it is
-    called on a GPU only. The rows are kept beside the file that `$LABKIT_RECORD` names, if set.
+    here: the result of `lab.here`. title: with the sizes, kept with the rows.
+    measure() returns the rows, each as long as `columns`; it is called on a GPU only. The rows are
+    kept beside the file that `$LABKIT_RECORD` names, if set.
     Raises LabError if there is no GPU and no such recording, BadArgument if a row does not fit.
     """
     if here.device != "gpu":
-        return recorded_table(name, title=title, note=note)
+        return recorded_table(name, note=note)
     import torch
 
     from labkit.environment import versions
 
     rows = [list(row) for row in measure()]
     found = {"gpu": torch.cuda.get_device_name(), "date": str(datetime.date.today()),
-             "versions": versions(), "columns": list(columns), "rows": rows}
+             "versions": versions(), "title": title, "columns": list(columns), "rows": rows}
     try:
         _check(found)
     except ValueError as error:
@@ -88,11 +89,10 @@ def measured_table(name: str, here: Any, *, title: str, columns: Sequence[str],
     path = results.record_path(name, "table")
     if path is not None:
         path.write_text(json.dumps(found, indent=1) + "\n")
-    return _made(name, title, note, found, measured_now=True)
+    return _made(name, note, found, measured_now=True)
 
 
-def recorded_table(name: str, gpu: str = "h200", *, title: str = "",
-                   note: str = "") -> MeasuredTable:
+def recorded_table(name: str, gpu: str = "h200", *, note: str = "") -> MeasuredTable:
     """The recorded table `results/<gpu>-table-<name>.json`. Raises LabError if there is none, or
     if the file is not as described."""
     path = results.FOLDER / f"{gpu.lower()}-table-{name}.json"
@@ -102,15 +102,14 @@ def recorded_table(name: str, gpu: str = "h200", *, title: str = "",
     try:
         data = json.loads(path.read_text())
         _check(data)
-        return _made(name, title or name, note, data, measured_now=False)
+        return _made(name, note, data, measured_now=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{path.name} is not a table of labkit "
                        f"({type(error).__name__}: {error}); measure it again.") from error
 
 
-def _made(name: str, title: str, note: str, data: dict[str, Any],
-          measured_now: bool) -> MeasuredTable:
-    return MeasuredTable(name, title, str(data["gpu"]), str(data["date"]), measured_now,
+def _made(name: str, note: str, data: dict[str, Any], measured_now: bool) -> MeasuredTable:
+    return MeasuredTable(name, *(str(data[key]) for key in ("title", "gpu", "date")), measured_now,
                          list(data["columns"]), [list(row) for row in data["rows"]], note)
 
 

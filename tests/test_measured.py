@@ -13,7 +13,7 @@ from labkit.measured import MeasuredTable, _check, recorded_table
 
 CPU = lab.here("cpu")
 DATA = {"gpu": "NVIDIA H200", "date": "2026-01-02", "versions": {"libcudnn": "9.19.0.56"},
-        "columns": ["way", ">us", ">bytes", "note"],
+        "title": "Launches of 4 x 512", "columns": ["way", ">us", ">bytes", "note"],
         "rows": [["build", 1040.25, 83000, None], ["load", 9.61, 83000, "warm"],
                  ["replay", 4.999, 0, ""]]}
 
@@ -34,11 +34,11 @@ def never():
 
 def test_without_a_gpu_the_recorded_rows_are_shown_and_called_recorded(folder):
     write(folder)
-    table = lab.measured_table("launch", CPU, title="Launches", columns=["way"], measure=never,
-                               note="Medians.")
+    table = lab.measured_table("launch", CPU, title="Launches of 2 x 8", columns=["way"],
+                               measure=never, note="Medians.")
     text = repr(table)
     assert not table.measured_now
-    assert text.splitlines()[0] == ("Launches, on NVIDIA H200, 2026-01-02 "
+    assert text.splitlines()[0] == ("Launches of 4 x 512, on NVIDIA H200, 2026-01-02 "
                                     "(RECORDED there, not measured here)")
     assert "1,040" in text and "9.61" in text and "5.00" in text and "83,000" in text
     assert text.endswith("Medians.") and "RECORDED" in table._repr_html_()
@@ -68,7 +68,8 @@ def test_a_name_does_not_lead_out_of_the_folder(folder):
     json.dumps({**DATA, "rows": [["build", float("nan"), 1, ""]]}),
     json.dumps({**DATA, "rows": [["build", True, 1, ""]]}),
     json.dumps({**DATA, "rows": [["build", [1], 1, ""]]}),
-    json.dumps({key: value for key, value in DATA.items() if key != "gpu"})])
+    *(json.dumps({key: value for key, value in DATA.items() if key != lost})
+      for lost in ("gpu", "title", "columns"))])
 def test_a_damaged_file_is_named(folder, damage):
     write(folder, damage)
     with pytest.raises(LabError, match=r"h200-table-launch\.json is not a table of labkit"):
