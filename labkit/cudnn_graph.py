@@ -24,18 +24,20 @@ from labkit.cudnn_devices import device_properties
 from labkit.cudnn_loader import Cudnn, load_cudnn
 from labkit.cudnn_picture import picture
 from labkit.cudnn_reference import evaluate
-from labkit.errors import BadArgument, NotSupported, first_line
+from labkit.errors import BadArgument, LabError, NotSupported, first_line
 from labkit.gpus import lookup
 from labkit.table import Table
 
-__all__ = ["STEPS", "Built", "Target", "build", "data_type", "describe", "evaluate", "infer",
-           "picture", "scratch", "target"]
+__all__ = ["STEPS", "Built", "Target", "build", "candidates", "data_type", "describe", "evaluate",
+           "infer", "picture", "scratch", "target"]
 
 STEPS = ("validate", "build_operation_graph", "create_execution_plans", "check_support",
          "build_plans")
 _DATA_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE",
                "float8_e4m3fn": "FP8_E4M3", "float8_e5m2": "FP8_E5M2", "int8": "INT8",
                "uint8": "UINT8", "int32": "INT32", "int64": "INT64", "bool": "BOOLEAN"}
+NO_LIBCUDNN = ("Plans come from libcudnn, and there is none here; pip install "
+               '"labkit[deviceless]" brings one that needs no GPU.')
 _REASONS_SHOWN = 3
 _CALL = re.compile(r"[\w.:>-]+\(.*\)")  # as in "finalize_internal()"
 _ON_CPU = ("What they compute is checked on the CPU, operation by operation in PyTorch; timings "
@@ -234,6 +236,16 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
         built.count, built.workspace = graph.get_execution_plan_count(), graph.get_workspace_size()
         built.plan = graph.get_plan_name_at_index(graph._plan_index)  # 1.32 has no public way
     return built
+
+
+def candidates(graph: Any, target: Target, modes: Sequence[Any]) -> int:
+    """Takes `graph` through the first four steps, and returns how many plans can run it on the
+    target. None is built. Raises what `build` raises, and LabError without a libcudnn."""
+    if not target.plans:
+        raise LabError(NO_LIBCUDNN)
+    for step in STEPS[:-1]:
+        _take(graph, target, step, (list(modes),) if step == "create_execution_plans" else ())
+    return graph.get_execution_plan_count()
 
 
 def infer(graph: Any) -> None:
