@@ -95,11 +95,12 @@ class Plans:
         """The plans, the fastest first; untimed ones in cuDNN's order. At most `most` rows."""
         timed = self.ranked
         rest = [p for p in self.plans if p.kernel_ms is None]
-        rows = [[p.index, p.engine, p.short, _size(p.workspace), _notes(p)]
+        noted = any(p.notes for p in self.plans)
+        rows = [[p.index, p.engine, p.short, _size(p.workspace), *[_notes(p)] * noted]
                 + ([f"{p.kernel_ms * 1e3:,.1f}", f"{self.flops / p.kernel_ms / 1e9:,.0f}"]
                    if p.kernel_ms is not None else [p.failure, ""] if timed else [])
                 for p in [*timed, *rest][:most]]
-        columns = [">place", ">engine", "knobs", ">workspace", "notes"]
+        columns = [">place", ">engine", "knobs", ">workspace", *["notes"] * noted]
         left = len(timed) + len(rest) - len(rows)
         return Table(self._title(), columns + ([">us", ">TFLOP/s"] if timed else []), rows,
                      "Place: in cuDNN's own ranking; 0 is the default."
