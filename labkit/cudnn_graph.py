@@ -107,6 +107,9 @@ class Target:
         if self.plans:
             return (f"cuDNN {self.libcudnn.version}, no GPU in use: graphs are planned for "
                     f"{self.gpu} (sm_{self.sm}).\n{_ON_CPU}")
+        if self.libcudnn.found:
+            return (f"Graphs are built, validated and drawn, not planned: beside a GPU, plans for "
+                    f"another ({self.gpu}) are not made.\n{_ON_CPU}")
         return ("No libcudnn here: graphs are built, validated and drawn, not planned.\n"
                 f'{_ON_CPU}\nTo list plans without a GPU: pip install "labkit[deviceless]".')
 
@@ -121,14 +124,15 @@ def _handle(device: int) -> Any:
 def target(here: Any, gpu: str = "") -> Target:
     """Where this run plans its graphs; `here` is the result of `lab.here`.
 
-    On a GPU: that GPU, with one handle a process. Without one, or for another `gpu` by name: that
-    GPU's description, if there is a libcudnn. Raises BadArgument for a GPU without a data sheet,
-    and what `load_cudnn` raises.
+    On a GPU: that GPU, with one handle a process. Without one: the description of `gpu`, or of
+    `here`'s, if there is a libcudnn. Where torch sees a GPU, another one is not planned for: with
+    the driver of a real GPU loaded, cuDNN 9.19 crashed over the description of another. Raises
+    BadArgument for a GPU without a data sheet, and what `load_cudnn` raises.
     """
+    import torch
+
     libcudnn = load_cudnn()
     if here.device == "gpu" and not gpu:
-        import torch
-
         if not libcudnn.found:
             raise NotSupported("There is a GPU but no libcudnn; run `labkit doctor` to see which "
                                "package brings it.")
@@ -136,7 +140,7 @@ def target(here: Any, gpu: str = "") -> Target:
                       handle=_handle(torch.cuda.current_device()))
     sheet = lookup(gpu) if gpu else here.gpu
     properties = device_properties(sheet)
-    if not libcudnn.found:
+    if not libcudnn.found or torch.cuda.is_available():
         return Target(sheet.name, sheet.sm, libcudnn)
     import cudnn
 

@@ -58,11 +58,14 @@ def survey(name: str, here: Any, make: Callable[[Any], tuple[Any, str]],
     """Asks the heuristics for the plans of a graph on each of `gpus` (empty: all that have a
     data sheet), mode by mode.
 
-    make(target) returns the graph for that target and the name of its dtype. Raises LabError if
-    there is no libcudnn here and no survey was recorded as `name`.
+    make(target) returns the graph for that target and the name of its dtype. Where there is no
+    libcudnn, or a GPU (beside one, cuDNN crashed over the description of another), the recorded
+    survey is shown. Raises LabError if it is needed and none was recorded as `name`.
     """
+    import torch
+
     loaded = load_cudnn()
-    if not loaded.found:
+    if not loaded.found or torch.cuda.is_available():
         return _recorded(name)
     import cudnn
 

@@ -205,6 +205,17 @@ def test_the_survey_that_is_shipped(monkeypatch):
         cudnn_survey.survey("other", HERE, None)
 
 
+def test_beside_a_gpu_another_one_is_not_planned_for(monkeypatch):
+    found = Cudnn("1.32.0", version="9.19.0", folder="/somewhere")
+    assert found.found
+    for module in (cudnn_survey, cudnn_graph):
+        monkeypatch.setattr(module, "load_cudnn", lambda: found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not cudnn_survey.survey(NAME, HERE, None).listed_now
+    target = cudnn_graph.target(HERE, "A100")
+    assert not target.plans and "beside a GPU" in repr(target)
+
+
 @pytest.mark.parametrize("text", ["{}", "[1]", "no json", '{"name": 3}'])
 def test_a_damaged_survey_is_named(monkeypatch, tmp_path, text):
     monkeypatch.setattr(cudnn_survey, "load_cudnn", lambda: Cudnn("1.32.0"))
