@@ -24,18 +24,20 @@ from labkit.cudnn_devices import device_properties
 from labkit.cudnn_loader import Cudnn, load_cudnn
 from labkit.cudnn_picture import picture
 from labkit.cudnn_reference import evaluate
-from labkit.errors import BadArgument, NotSupported, first_line
+from labkit.errors import BadArgument, LabError, NotSupported, first_line
 from labkit.gpus import lookup
 from labkit.table import Table
 
-__all__ = ["STEPS", "Built", "Target", "build", "data_type", "describe", "evaluate", "infer",
-           "picture", "scratch", "target", "try_build"]
+__all__ = ["STEPS", "Built", "Target", "build", "candidates", "data_type", "describe", "evaluate",
+           "infer", "picture", "scratch", "target", "try_build"]
 
 STEPS = ("validate", "build_operation_graph", "create_execution_plans", "check_support",
          "build_plans")
 _DATA_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE",
                "float8_e4m3fn": "FP8_E4M3", "float8_e5m2": "FP8_E5M2", "int8": "INT8",
                "uint8": "UINT8", "int32": "INT32", "int64": "INT64", "bool": "BOOLEAN"}
+NO_LIBCUDNN = ("Plans come from libcudnn, and there is none here; pip install "
+               '"labkit[deviceless]" brings one that needs no GPU.')
 _REASONS_SHOWN = 3
 _CALL = re.compile(r"[\w.:>-]+\(.*\)")  # as in "finalize_internal()"
 _ON_CPU = ("What they compute is checked on the CPU, operation by operation in PyTorch; timings "
@@ -113,6 +115,9 @@ class Target:
         if self.plans:
             return (f"cuDNN {self.libcudnn.version}, no GPU in use: graphs are planned for "
                     f"{self.gpu} (sm_{self.sm}).\n{_ON_CPU}")
+        if self.libcudnn.found:
+            return (f"Graphs are built, validated and drawn, not planned: beside a GPU, plans for "
+                    f"another ({self.gpu}) are not made.\n{_ON_CPU}")
         return ("No libcudnn here: graphs are built, validated and drawn, not planned.\n"
                 f'{_ON_CPU}\nTo list plans without a GPU: pip install "labkit[deviceless]".')
 
@@ -127,14 +132,15 @@ def _handle(device: int) -> Any:
 def target(here: Any, gpu: str = "") -> Target:
     """Where this run plans its graphs; `here` is the result of `lab.here`.
 
-    On a GPU: that GPU, with one handle a process. Without one, or for another `gpu` by name: that
-    GPU's description, if there is a libcudnn. Raises BadArgument for a GPU without a data sheet,
-    and what `load_cudnn` raises.
+    On a GPU: that GPU, with one handle a process. Without one: the description of `gpu`, or of
+    `here`'s, if there is a libcudnn. Where torch sees a GPU, another one is not planned for: with
+    the driver of a real GPU loaded, cuDNN 9.19 crashed over the description of another. Raises
+    BadArgument for a GPU without a data sheet, and what `load_cudnn` raises.
     """
+    import torch
+
     libcudnn = load_cudnn()
     if here.device == "gpu" and not gpu:
-        import torch
-
         if not libcudnn.found:
             raise NotSupported("There is a GPU but no libcudnn; run `labkit doctor` to see which "
                                "package brings it.")
@@ -142,7 +148,7 @@ def target(here: Any, gpu: str = "") -> Target:
                       handle=_handle(torch.cuda.current_device()))
     sheet = lookup(gpu) if gpu else here.gpu
     properties = device_properties(sheet)
-    if not libcudnn.found:
+    if not libcudnn.found or torch.cuda.is_available():
         return Target(sheet.name, sheet.sm, libcudnn)
     import cudnn
 
@@ -211,14 +217,12 @@ def scratch(size: int) -> Any:
 
 
 def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
-          policy: Any = None, plan: tuple[int, dict[str, int]] | None = None,
-          until: str = STEPS[-1]) -> Built:
+          policy: Any = None, plan: tuple[int, dict[str, int]] | None = None) -> Built:
     """Takes `graph` through the five steps and times each.
 
     modes: heuristic modes, by default A and FALLBACK. policy: by default HEURISTICS_CHOICE, which
     builds the first plan that builds. plan: instead of asking the heuristics, take this engine
-    with these knobs (name -> value), as a `Plan` names them. until: the last step to take; before
-    the last of all, plans are only named, and none can run.
+    with these knobs (name -> value), as a `Plan` names them.
     Without a libcudnn only the first step is taken: the frontend infers shapes and checks the
     graph by its own rules.
     Raises BadArgument if the graph is not valid, NotSupported, with cuDNN's reasons, if no plan
@@ -234,7 +238,7 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
         chosen = {getattr(cudnn.knob_type, name): value for name, value in knobs.items()}
         arguments["create_execution_plans"] = (engine, chosen)
     built = Built(graph, target, {})
-    for step in STEPS[:STEPS.index(until) + 1] if target.plans else STEPS[:1]:
+    for step in STEPS if target.plans else STEPS[:1]:
         start = time.perf_counter()
         if target.plans:
             call = step if plan is None else step.replace("execution_plans", "execution_plan")
@@ -260,6 +264,16 @@ def try_build(graph: Any, target: Target) -> Built:
         if target.runs:
             raise
         return Built(graph, target, {}, refusal=str(error))
+
+
+def candidates(graph: Any, target: Target, modes: Sequence[Any]) -> int:
+    """Takes `graph` through the first four steps, and returns how many plans can run it on the
+    target. None is built. Raises what `build` raises, and LabError without a libcudnn."""
+    if not target.plans:
+        raise LabError(NO_LIBCUDNN)
+    for step in STEPS[:-1]:
+        _take(graph, target, step, (list(modes),) if step == "create_execution_plans" else ())
+    return graph.get_execution_plan_count()
 
 
 def infer(graph: Any) -> None:

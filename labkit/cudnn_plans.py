@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from labkit.cudnn_graph import Target, build, scratch
+from labkit.cudnn_graph import NO_LIBCUDNN, Target, build, scratch
 from labkit.errors import BadArgument, LabError, WrongAnswer, first_line
 from labkit.pictures import Picture
 from labkit.results import RECORDED, record_path, recorded_plans
@@ -95,11 +95,12 @@ class Plans:
         """The plans, the fastest first; untimed ones in cuDNN's order. At most `most` rows."""
         timed = self.ranked
         rest = [p for p in self.plans if p.kernel_ms is None]
-        rows = [[p.index, p.engine, p.short, _size(p.workspace), _notes(p)]
+        noted = any(p.notes for p in self.plans)
+        rows = [[p.index, p.engine, p.short, _size(p.workspace), *[_notes(p)] * noted]
                 + ([f"{p.kernel_ms * 1e3:,.1f}", f"{self.flops / p.kernel_ms / 1e9:,.0f}"]
                    if p.kernel_ms is not None else [p.failure, ""] if timed else [])
                 for p in [*timed, *rest][:most]]
-        columns = [">place", ">engine", "knobs", ">workspace", "notes"]
+        columns = [">place", ">engine", "knobs", ">workspace", *["notes"] * noted]
         left = len(timed) + len(rest) - len(rows)
         return Table(self._title(), columns + ([">us", ">TFLOP/s"] if timed else []), rows,
                      "Place: in cuDNN's own ranking; 0 is the default."
@@ -144,20 +145,21 @@ def list_plans(graph: Any, target: Target, modes: Sequence[Any] | None = None) -
     import cudnn
 
     if not target.plans:
-        raise LabError("Plans come from libcudnn, and there is none here; pip install "
-                       '"labkit[deviceless]" brings one that needs no GPU.')
+        raise LabError(NO_LIBCUDNN)
     modes = modes or [cudnn.heur_mode.A, cudnn.heur_mode.B, cudnn.heur_mode.FALLBACK]
     build(graph, target, modes, cudnn.build_plan_policy.ALL)
     return [_plan(graph, index) for index in range(graph.get_execution_plan_count())]
 
 
 def _plan(graph: Any, index: int) -> Plan:
+    import cudnn
+
     engine, knobs = graph.get_engine_and_knobs_at_index(index)
     workspace, failure, notes = None, "", ()
     try:
         workspace = graph.get_workspace_size_plan_at_index(index)
         notes = tuple(note.name for note in graph.get_behavior_notes_for_plan_at_index(index))
-    except RuntimeError as error:  # "Plan index 3 did not build."
+    except (RuntimeError, cudnn.cudnnGraphNotSupportedError) as error:  # it did not build
         failure = first_line(error)
     return Plan(index, graph.get_plan_name_at_index(index), int(engine),
                 {getattr(knob, "name", str(knob)): int(value) for knob, value in knobs.items()},
@@ -232,6 +234,7 @@ def _run(graph: Any, pack: dict[Any, Any], workspace: Any, index: int, target: T
 
 def _check(plan: Plan, call: Callable[[], None], output: Any,
            check: Callable[[], Comparison]) -> Plan:
+    import cudnn
     import torch
 
     output.fill_(math.nan)
@@ -239,7 +242,7 @@ def _check(plan: Plan, call: Callable[[], None], output: Any,
         call()
         torch.cuda.synchronize()
         verdict = check()
-    except (RuntimeError, WrongAnswer) as error:
+    except (RuntimeError, WrongAnswer, cudnn.cudnnGraphNotSupportedError) as error:
         return replace(plan, failure=first_line(error))
     return replace(plan, error=verdict.error, failure="" if verdict.ok else
                    repr(verdict).splitlines()[0])

@@ -30,9 +30,8 @@ def evaluate(graph: Any, pack: dict[Any, Any]) -> None:
 
     def read(tensor: Any) -> Any:
         if tensor.get_uid() not in values:
-            found = _memory(tensor, named)
-            values[tensor.get_uid()] = (found.reshape(tensor.get_dim()) if
-                                        tensor.get_is_pass_by_value() else
+            found = _memory(tensor, named)  # a number from the host goes with tensors on any device
+            values[tensor.get_uid()] = (found.reshape(()) if tensor.get_is_pass_by_value() else
                                         _view(tensor, found)).float()
         return values[tensor.get_uid()]
 

@@ -1,8 +1,9 @@
 """Which GPUs have a plan for a graph: asked of libcudnn, GPU by GPU, without the GPUs.
 
-Most plans here are compiled when they are built, so cuDNN names them only where there is an NVIDIA
-driver. Where there is none, or no libcudnn, a listing that was made with both is shown, with the
-version of cuDNN that was asked.
+Most plans here are compiled when they are built, and cuDNN names them only where it can open the
+driver's library. Beside a real GPU it is not asked about another one, since it crashed over that.
+So a listing is made on a machine without a GPU, with a libcudnn and a stand-in for the driver, and
+everywhere else that listing is shown, with the version of cuDNN that was asked.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from labkit import results
-from labkit.cudnn_graph import Target, build, target
+from labkit.cudnn_graph import Target, candidates, target
 from labkit.cudnn_loader import load_cudnn
 from labkit.errors import LabError, NotSupported
 from labkit.gpus import lookup
+from labkit.machine import nvidia_smi
 from labkit.results import record_path
 from labkit.table import Table
 
@@ -63,8 +65,11 @@ def support(name: str, here: Any, variants: dict[str, Callable[[Target], Any]],
     where nothing can be asked and no listing was recorded as `name`.
     """
     loaded = load_cudnn()
-    if not (loaded.found and _driver()):
+    if not (loaded.found and _stand_in()):
         return _recorded(name)
+    import cudnn
+
+    modes = [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK]
     plans: dict[str, dict[str, int]] = {variant: {} for variant in variants}
     reasons: dict[str, dict[str, str]] = {variant: {} for variant in variants}
     log = logging.getLogger("cudnn.pygraph")
@@ -75,7 +80,7 @@ def support(name: str, here: Any, variants: dict[str, Callable[[Target], Any]],
             for gpu in gpus:
                 there = target(here, gpu)
                 try:
-                    plans[variant][gpu] = build(make(there), there, until="check_support").count
+                    plans[variant][gpu] = candidates(make(there), there, modes)
                 except NotSupported as error:
                     plans[variant][gpu], reasons[variant][gpu] = 0, str(error)
     finally:
@@ -89,19 +94,22 @@ def support(name: str, here: Any, variants: dict[str, Callable[[Target], Any]],
     return found
 
 
-def _driver() -> bool:
+def _stand_in() -> bool:
+    """Whether there is a driver's library and no GPU behind it."""
+    import torch
+
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         return False
-    return True
+    return not torch.cuda.is_available() and not nvidia_smi("-L").strip()
 
 
 def _recorded(name: str) -> Support:
     path = results.FOLDER / f"listed-support-{name}.json"
     if not path.exists():
-        raise LabError("To list plans that are compiled takes a libcudnn and an NVIDIA driver, one "
-                       f"of them is not here, and no listing was recorded as {name!r}.")
+        raise LabError(f"No listing was recorded as {name!r}, and to make one takes a libcudnn and "
+                       "a stand-in for the driver, on a machine without a GPU.")
     try:
         found = Support(**json.loads(path.read_text()), listed_now=False)
         found.table()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from labkit.cudnn_graph import build, target
+from labkit.cudnn_graph import candidates, target
 from labkit.cudnn_loader import load_cudnn
 from labkit.errors import LabError
 from labkit.gpus import names
@@ -43,7 +43,8 @@ class Survey:
         origin = "listed now" if self.listed_now else "RECORDED, not listed here"
         return Table(f"{self.name}: plans that cuDNN {self.cudnn} names, {self.date} ({origin})",
                      ["GPU", "dtype", *(f">{mode}" for mode in MODES), "engines (plans)"], rows,
-                     "Listed from each GPU's description, without the GPU.")
+                     "Listed from each GPU's description, without the GPU. Without a driver, plans "
+                     "that are compiled when they are built are missing.")
 
     def __repr__(self) -> str:
         return repr(self.table())
@@ -57,11 +58,14 @@ def survey(name: str, here: Any, make: Callable[[Any], tuple[Any, str]],
     """Asks the heuristics for the plans of a graph on each of `gpus` (empty: all that have a
     data sheet), mode by mode.
 
-    make(target) returns the graph for that target and the name of its dtype. Raises LabError if
-    there is no libcudnn here and no survey was recorded as `name`.
+    make(target) returns the graph for that target and the name of its dtype. Where there is no
+    libcudnn, or a GPU (beside one, cuDNN crashed over the description of another), the recorded
+    survey is shown. Raises LabError if it is needed and none was recorded as `name`.
     """
+    import torch
+
     loaded = load_cudnn()
-    if not loaded.found:
+    if not loaded.found or torch.cuda.is_available():
         return _recorded(name)
     import cudnn
 
@@ -71,8 +75,8 @@ def survey(name: str, here: Any, make: Callable[[Any], tuple[Any, str]],
         counts[gpu] = {}
         for mode, parts in MODES.items():
             graph, dtypes[gpu] = make(there)
-            build(graph, there, [getattr(cudnn.heur_mode, part) for part in parts])
-            counts[gpu][mode] = graph.get_execution_plan_count()
+            counts[gpu][mode] = candidates(
+                graph, there, [getattr(cudnn.heur_mode, part) for part in parts])
         found = Counter(str(graph.get_engine_and_knobs_at_index(index)[0])
                         for index in range(graph.get_execution_plan_count()))
         engines[gpu] = dict(found.most_common())

@@ -1,4 +1,4 @@
-"""Which GPUs have a plan: listed with a libcudnn and a driver, else as it was listed."""
+"""Which GPUs have a plan: listed where no GPU is, else as it was listed."""
 
 from __future__ import annotations
 
@@ -44,41 +44,50 @@ def test_a_damaged_listing_is_named(folder, damage):
 
 
 def test_without_anything_it_says_what_is_missing(folder):
-    with pytest.raises(LabError, match="a libcudnn and an NVIDIA driver"):
+    with pytest.raises(LabError, match="a libcudnn and a stand-in for the driver"):
         support("x", CPU, {})
 
 
 def test_a_libcudnn_without_a_driver_lists_nothing(folder, monkeypatch):
     monkeypatch.setattr(cudnn_support, "load_cudnn",
                         lambda: Cudnn("1.32.0", "9.19.0", folder))
-    monkeypatch.setattr(cudnn_support, "_driver", lambda: False)
+    monkeypatch.setattr(cudnn_support, "_stand_in", lambda: False)
     (folder / "listed-support-x.json").write_text(json.dumps(DATA))
     assert not support("x", CPU, {}).listed_now
 
 
 def test_plans_are_counted_and_refusals_kept(folder, monkeypatch):
     """cuDNN stands in here: a graph is its own number of plans."""
-    class Plans:
-        def __init__(self, count):
-            self.count = count
-
-    def build(graph, target, until):
-        assert until == "check_support", "nothing is compiled for a listing"
+    def candidates(graph, target, modes):
         if not graph:
             raise NotSupported(f"not on {target}")
-        return Plans(graph)
+        return graph
 
     monkeypatch.setattr(cudnn_support, "load_cudnn", lambda: Cudnn("1.32.0", "9.19.0", folder))
-    monkeypatch.setattr(cudnn_support, "_driver", lambda: True)
+    monkeypatch.setattr(cudnn_support, "_stand_in", lambda: True)
     monkeypatch.setattr(cudnn_support, "target", lambda here, gpu: gpu)
-    monkeypatch.setattr(cudnn_support, "build", build)
+    monkeypatch.setattr(cudnn_support, "candidates", candidates)
     monkeypatch.setenv("LABKIT_RECORD", str(folder / "all.jsonl"))
     found = support("x", CPU, {"new": lambda gpu: 0 if gpu == "T4" else 3})
     assert found.listed_now and list(found.plans["new"]) == list(GPUS)
     assert found.plans["new"]["T4"] == 0 and found.plans["new"]["H100"] == 3
     assert found.reasons == {"new": {"T4": "not on T4"}}
-    monkeypatch.setattr(cudnn_support, "_driver", lambda: False)
+    monkeypatch.setattr(cudnn_support, "_stand_in", lambda: False)
     assert support("x", CPU, {}).plans == found.plans  # and it was kept
+
+
+def test_beside_a_gpu_nothing_is_listed(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(cudnn_support.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(cudnn_support, "nvidia_smi", lambda *a: "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cudnn_support._stand_in()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not cudnn_support._stand_in()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(cudnn_support, "nvidia_smi", lambda *a: "GPU 0: NVIDIA T4")
+    assert not cudnn_support._stand_in()
 
 
 @pytest.mark.parametrize("name", ["cudnn_matmul_amax", "cudnn_sdpa", "cudnn_kernel_cache"])
