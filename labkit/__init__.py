@@ -32,6 +32,8 @@ _EXPORTS = {
     "ScheduleExplorer": "widgets.explorer",
     "Gemm": "widgets.problems",
     "Attention": "widgets.attention",
+    "load_cudnn": "cudnn_loader",
+    "measured_table": "measured",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

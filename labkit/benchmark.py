@@ -21,7 +21,7 @@ from typing import Any
 
 from labkit.errors import BadArgument, LabError, NeedsGPU, WrongAnswer
 from labkit.machine import clock_mhz
-from labkit.results import RECORDED, Measurement, append, recorded
+from labkit.results import RECORDED, Measurement, Recording, append, recorded
 from labkit.table import Table
 from labkit.verify import Comparison
 
@@ -180,7 +180,7 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
         if not found:
             raise LabError(f"No GPU in this run, and nothing recorded as {name!r} on the "
                            f"{recording.gpu}; run this lesson on a GPU to measure it.")
-        return Result(found[0], recording.gpu, recording.date, measured_now=False)
+        return _recorded(found[0], recording)
     import torch
 
     from labkit.roofline import measured
@@ -205,6 +205,10 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
                     moved=moved, flops=flops, clock_mhz=own.clock_mhz)
     append(m, measured())
     return Result(m, torch.cuda.get_device_name(), str(datetime.date.today()), measured_now=True)
+
+
+def _recorded(m: Measurement, recording: Recording) -> Result:
+    return Result(m, recording.gpu, m.date or recording.date, measured_now=False)
 
 
 @dataclass(frozen=True)
@@ -262,4 +266,4 @@ def bench_shapes(name: str, here: Any, shapes: Sequence[dict[str, int]],
     if not found:
         raise LabError(f"No GPU in this run, and nothing recorded as {name!r} on the "
                        f"{recording.gpu}; run this lesson on a GPU to measure it.")
-    return Results([Result(m, recording.gpu, recording.date, measured_now=False) for m in found])
+    return Results([_recorded(m, recording) for m in found])

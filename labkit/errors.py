@@ -32,6 +32,14 @@ class MissingTool(LabError):
     """A compiler or package that is not there; the message carries the command that installs it."""
 
 
+class BrokenInstall(LabError):
+    """Libraries that do not fit together; the message says which, and the command that mends it."""
+
+
+class NotSupported(LabError):
+    """A cuDNN graph that no plan can run on the GPU; the message carries cuDNN's own reasons."""
+
+
 class NeedsGPU(LabError):
     """Something only a CUDA GPU can do, on a machine without one."""
 

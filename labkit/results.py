@@ -3,12 +3,15 @@
 `results/<gpu>.json` is one machine's run: `gpu`, `date`, `versions`, `floors`
 and `measurements`, a list of {name, shape, dtype, kernel_ms, spread_ms, floor_ms, error,
 schedule, baselines: {name: ms}, references: {name: ms}, spreads: {name: ms}, moved, flops,
-clock_mhz}. A baseline computes the whole same function; a reference computes less. Times are
+clock_mhz, date}. A baseline computes the whole same function; a reference computes less. Times are
 medians in milliseconds; spread_ms is the kernel's range from the 10th to the 90th percentile,
 spreads the others'; moved is in bytes, each input read once and each output written once;
-clock_mhz is the multiprocessors' clock during the runs. `results/<gpu>-sweep-<kernel>.json` is one
-sweep; those that `python -m labkit.widgets.record` wrote have the baselines' times of the same runs
-too, as `baselines`.
+clock_mhz is the multiprocessors' clock during the runs; a measurement has a `date` of its own where
+it was not made on the file's, the last one. `results/<gpu>-sweep-<kernel>.json` is one
+sweep, with the baselines' times of the same runs as `baselines` where
+`python -m labkit.widgets.record` wrote it; `results/<gpu>-plans-<graph>.json` the plans of one
+cuDNN graph (see `labkit.cudnn_plans`), `results/<gpu>-table-<name>.json` a table of other figures
+(see `labkit.measured`).
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class Measurement:
     moved: float = 0
     flops: float = 0
     clock_mhz: float | None = None
+    date: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -134,8 +138,8 @@ def append(measurement: Measurement, floors: Any) -> None:
 
 def assemble(lines: list[str]) -> dict[str, Any]:
     """A results file's content from the lines that `append` wrote: of each name, shape and dtype
-    the last measurement, of the floors the highest. Raises BadArgument if GPUs, days or versions
-    are mixed."""
+    the last measurement with the day it was made on, of the floors the highest. Raises
+    BadArgument if GPUs or versions are mixed."""
     try:
         entries = [json.loads(line) for line in lines if line.strip()]
         for entry in entries:
@@ -143,30 +147,36 @@ def assemble(lines: list[str]) -> dict[str, Any]:
     except _DAMAGE as error:
         raise BadArgument(f"These are not lines that a measurement wrote "
                           f"({type(error).__name__}: {error}).") from error
-    for key in ("gpu", "date", "versions"):
+    for key in ("gpu", "versions"):
         found = sorted({str(entry.get(key)) for entry in entries})
         if len(found) != 1:
             raise BadArgument(f"A results file holds the measurements of one {key}; these come "
                               f"from {' and '.join(found) or 'none'}. Measure them in one go.")
-    last = {(m["name"], str(m["shape"]), m["dtype"]): m for m in
-            (entry["measurement"] for entry in entries)}
+    day = max(str(entry["date"]) for entry in entries)
+    last = {}
+    for entry in entries:
+        m = {k: v for k, v in entry["measurement"].items() if k != "date"}
+        if (made := entry["measurement"].get("date") or str(entry["date"])) != day:
+            m["date"] = made
+        last[m["name"], str(m["shape"]), m["dtype"]] = m
     rates: dict[str, float] = {}
     for entry in entries:
         for dtype, rate in entry["floors"]["tensor_tflops"].items():
             rates[dtype] = max(rate, rates.get(dtype, 0))
     copy = max(entry["floors"]["copy_gb_s"] for entry in entries)
-    return {**{key: entries[-1][key] for key in ("gpu", "date", "versions")},
+    return {"gpu": entries[-1]["gpu"], "date": day, "versions": entries[-1]["versions"],
             "floors": {"copy_gb_s": copy, "tensor_tflops": rates},
             "measurements": list(last.values())}
 
 
-def record_path(name: str) -> Path | None:
-    """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set.
+def record_path(name: str, kind: str = "sweep") -> Path | None:
+    """The sweep file beside the file that `$LABKIT_RECORD` names, None where that is not set;
+    with kind "plans" or "table", a file of cuDNN's plans or of a table.
     Raises BadArgument if its folder is not there."""
     chosen = os.environ.get("LABKIT_RECORD")
     if not chosen:
         return None
-    path = Path(chosen).with_name(f"sweep-{name}.json")
+    path = Path(chosen).with_name(f"{kind}-{name}.json")
     if not path.parent.is_dir():
         raise BadArgument(f"LABKIT_RECORD names a file in {path.parent}, which is not a folder; "
                           "make it, or unset LABKIT_RECORD.")
@@ -204,10 +214,40 @@ def recorded_sweep(name: str, gpu: str = "h200") -> dict[str, Any]:
                        f"({type(error).__name__}: {error}); measure it again.") from error
 
 
+def recorded_plans(name: str, gpu: str = "h200") -> dict[str, Any]:
+    """The file `results/<gpu>-plans-<name>.json`: gpu, date, versions, shape, dtype, flops, plans
+    and others, name -> milliseconds.
+
+    Raises LabError if there is none, or if the file is not as described.
+    """
+    path = FOLDER / f"{str(gpu).lower()}-plans-{name}.json"
+    if path not in set(FOLDER.glob("*-plans-*.json")):
+        raise LabError(f"No recorded plans of {name!r} on the {str(gpu).upper()}; run this lesson "
+                       "on a GPU to measure them.")
+    try:
+        data = json.loads(path.read_text())
+        for plan in data["plans"]:
+            str(plan["name"]), int(plan["engine"]), plan["knobs"].items(), list(plan["notes"])
+            _check("workspace", plan["workspace"], zero=True, missing="failure" in plan)
+            _check("kernel_ms", plan.get("kernel_ms"), missing="failure" in plan)
+            _check("error", plan.get("error"), zero=True, missing=True)
+            _check("spread_ms", plan.get("spread_ms"), zero=True, missing=True)
+        _check("flops", data["flops"])
+        _check_all("shape", data["shape"])
+        _check_all("others", data["others"])
+        str(data["gpu"]), str(data["date"]), str(data["dtype"]), data["plans"][0]
+        data["versions"].items()
+        return data
+    except _DAMAGE as error:
+        raise LabError(f"{path.name} is not a file of plans of labkit "
+                       f"({type(error).__name__}: {error}); measure it again.") from error
+
+
 def recorded(gpu: str = "h200") -> Recording:
     """The recording shipped for `gpu` (a results file's stem). Raises LabError if there is none."""
     name = str(gpu).lower().replace(" ", "")
-    have = {path.stem: path for path in sorted(FOLDER.glob("*.json")) if "-sweep-" not in path.stem}
+    have = {path.stem: path for path in sorted(FOLDER.glob("*.json"))
+            if not any(kind in path.stem for kind in ("-sweep-", "-plans-", "-table-"))}
     if name not in have:
         raise LabError(f"No recorded measurements for {gpu}; recorded are: "
                        f"{', '.join(have) or 'none'}.")

@@ -11,7 +11,8 @@ Two tests, both of which must hold, with u the unit roundoff of the output's dty
   that a norm over millions does not see.
 
 u = 2^-24 (float32), 2^-11 (float16, and float32 operands of a tensor core: TF32),
-2^-8 (bfloat16): IEEE 754 and Higham, Accuracy and Stability of Numerical Algorithms, ch. 2.
+2^-8 (bfloat16): IEEE 754 and Higham, Accuracy and Stability of Numerical Algorithms, ch. 2;
+2^-4 (float8_e4m3fn), 2^-3 (float8_e5m2): Micikevicius and others, arXiv:2209.05433.
 A float32 sum of K terms adds about sqrt(K) 2^-24, so float32 allows 64 u.
 """
 
@@ -26,9 +27,10 @@ from typing import Any
 from labkit.errors import BadArgument, WrongAnswer
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11,
-                 "bfloat16": 2.0**-8}
+                 "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
 # below it, rounding is absolute: half of the smallest number that the dtype can hold
-_HALF_SUBNORMAL = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
+_HALF_SUBNORMAL = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150,
+                   "float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17}
 _TILES_SHOWN = (16, 48)
 _CHUNK = 1 << 22  # elements compared at a time
 

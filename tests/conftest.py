@@ -8,7 +8,7 @@ import pytest
 
 # A skip is expected only for what the machine lacks by nature. Any other one fails the run,
 # so that a green run cannot hide tests that did not happen.
-EXPECTED_SKIPS = ("needs a CUDA GPU", "needs Chromium", "needs Playwright")
+EXPECTED_SKIPS = ("needs a CUDA GPU", "needs Chromium", "needs Playwright", "needs a libcudnn")
 _unexpected: list[str] = []
 
 
@@ -22,6 +22,20 @@ def cuda():
             pytest.fail("torch sees no CUDA GPU, and `make test-gpu` is for one")
         pytest.skip("needs a CUDA GPU")
     return torch
+
+
+@pytest.fixture
+def libcudnn():
+    """Skips where there is no libcudnn (extra `deviceless`); returns what was loaded otherwise.
+    With LABKIT_REQUIRE_CUDNN set it fails instead."""
+    from labkit.cudnn_loader import load_cudnn
+
+    found = load_cudnn()
+    if not found.found:
+        if os.environ.get("LABKIT_REQUIRE_CUDNN"):
+            pytest.fail("no libcudnn here, and LABKIT_REQUIRE_CUDNN is set")
+        pytest.skip("needs a libcudnn")
+    return found
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -247,12 +247,22 @@ def line(**changes):
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    ({"gpu": "b"}, "one gpu"), ({"date": "2026-01-02"}, "one date"),
-    ({"versions": {"torch": "2"}}, "one versions"), ({"measurement": 3}, "not lines")])
-def test_a_results_file_is_of_one_run(change, said):
+    ({"gpu": "b"}, "one gpu"), ({"versions": {"torch": "2"}}, "one versions"),
+    ({"measurement": 3}, "not lines")])
+def test_a_results_file_is_of_one_machine(change, said):
     assert results.assemble([line(), line()])["gpu"] == "a"
     with pytest.raises(BadArgument, match=said):
         results.assemble([line(), line(**change)])
+
+
+def test_a_measurement_of_another_day_keeps_its_day():
+    other = {"name": "y", "shape": {}, "dtype": "float16"}
+    made = results.assemble([line(), line(date="2026-01-02", measurement=other)])
+    assert made["date"] == "2026-01-02"
+    assert [m.get("date") for m in made["measurements"]] == ["2026-01-01", None]
+    again = results.assemble([line(**{**made, "measurement": m}) for m in made["measurements"]]
+                             + [line(date="2026-01-03", measurement={**other, "name": "z"})])
+    assert [m.get("date") for m in again["measurements"]] == ["2026-01-01", "2026-01-02", None]
 
 
 def test_lines_that_are_not_json():

@@ -184,6 +184,30 @@ MUTATIONS = [
     ("08_debugging", "clear removed", "            T.clear(acc)", "            # clear"),
     ("08_debugging", "not transposed", "transpose_B=True, ", ""),
     ("08_debugging", "last step skipped", "T.ceildiv(keys, block_N)", "keys // block_N"),
+    ("12_cudnn_first_graph", "bias lost", "relu(input=biased", "relu(input=conv"),
+    ("12_cudnn_first_graph", "no ReLU", "graph.relu(", "graph.identity("),
+    ("12_cudnn_first_graph", "padded on one side", "padding=[1, 1], stride",
+     "pre_padding=[2, 2], post_padding=[0, 0], stride"),
+    ("12_cudnn_first_graph", "output pinned row-major", "list(y.stride())",
+     "list(y.contiguous().stride())"),
+    ("12_cudnn_first_graph", "filter read row-major", "describe(w)", "describe(w.contiguous())"),
+    ("14_cudnn_matmul_amax", "alpha added", "graph.mul(a=product, b=Alpha",
+     "graph.add(a=product, b=Alpha"),
+    ("14_cudnn_matmul_amax", "bias lost", "activation)(input=biased", "activation)(input=scaled"),
+    ("14_cudnn_matmul_amax", "a maximum without abs", "reduction_mode.AMAX", "reduction_mode.MAX"),
+    ("14_cudnn_matmul_amax", "amax before the activation", "input=value, mode",
+     "input=biased, mode"),
+    ("14_cudnn_matmul_amax", "always ReLU", "getattr(graph, activation)", "graph.relu"),
+    ("14_cudnn_matmul_amax", "not scaled", "value = graph.mul(a=value, b=Scale",
+     "graph.mul(a=value, b=Scale"),
+    ("15_cudnn_attention", "the wrong diagonal", "alignment.TOP_LEFT", "alignment.BOTTOM_RIGHT"),
+    ("15_cudnn_attention", "causal off by one", "bound\": 0}", "bound\": 1}"),
+    ("15_cudnn_attention", "scores not scaled", "q.shape[-1] ** -0.5", "1.0"),
+    ("15_cudnn_attention", "never causal", "if not causal:", "if True:"),
+    ("15_cudnn_attention", "output pinned row-major", "list(o.stride())",
+     "list(o.contiguous().stride())"),
+    ("16_cudnn_production", "bias lost", "value = graph.add(", "graph.add("),
+    ("16_cudnn_production", "always ReLU", "getattr(graph, activation)", "graph.relu"),
 ]
 
 
@@ -197,7 +221,7 @@ def mutated(tmp_path_factory):
         cells = [cell for cell in notebook.cells if "kernel" in cell.metadata.get("tags", [])]
         (cell,) = [cell for cell in cells if cell.source.count(old) == 1]
         cell.source = cell.source.replace(old, new)
-        names[stem, what] = f"{50 + place}_{stem[3:]}"
+        names[stem, what] = f"{50 + place % 50}_{place}_{stem[3:]}"
         nbformat.write(notebook, folder / f"{names[stem, what]}.ipynb")
     for lesson in LESSONS:  # whole, for what loads a kernel from another lesson
         shutil.copy(lesson.path, folder)
@@ -220,18 +244,24 @@ def test_a_broken_kernel_fails_its_lesson(stem, what, mutated):
     assert result.error["name"] == "WrongAnswer", result.error
 
 
-def test_a_broken_kernel_fails_the_lessons_that_load_it(tmp_path):
-    """Lesson 03 measures lesson 02's kernel and lesson 07 tunes it: they must fail with it."""
+@pytest.mark.parametrize(("source", "old", "new", "names"), [
+    ("02_gemm", "T.ceildiv(K, block_K)", "K // block_K", ["03_schedules", "07_autotuning"]),
+    ("12_cudnn_first_graph", "relu(input=biased", "relu(input=conv",
+     ["13_cudnn_engines", "16_cudnn_production"]),
+    ("14_cudnn_matmul_amax", "(input=biased", "(input=scaled", ["15_cudnn_attention"]),
+], ids=lambda value: value if str(value)[:2].isdigit() else "")
+def test_a_broken_kernel_fails_the_lessons_that_load_it(source, old, new, names, tmp_path):
+    """As lesson 03, which measures lesson 02's kernel: it must fail where that one is wrong."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    names = ["03_schedules", "07_autotuning"]
-    for stem in ("02_gemm", *names):
-        notebook = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
-        for cell in notebook.cells:
-            if stem == "02_gemm" and "kernel" in cell.metadata.get("tags", []):
-                assert "T.ceildiv(K, block_K)" in cell.source
-                cell.source = cell.source.replace("T.ceildiv(K, block_K)", "K // block_K")
-        nbformat.write(notebook, folder / f"{stem}.ipynb")
+    for lesson in LESSONS:  # a lesson may load kernels from several
+        shutil.copy(lesson.path, folder)
+    notebook = nbformat.read(folder / f"{source}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if "kernel" in cell.metadata.get("tags", []):
+            assert old in cell.source
+            cell.source = cell.source.replace(old, new)
+    nbformat.write(notebook, folder / f"{source}.ipynb")
     report = runner.run(names, device="cpu", out=tmp_path / "runs", folder=folder)
     assert [result.lesson for result in report.lessons] == names
     for result in report.lessons:
