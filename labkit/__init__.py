@@ -29,6 +29,9 @@ _EXPORTS = {
     "lower": "lowering",
     "printed": "printing",
     "tune": "tuning",
+    "ScheduleExplorer": "widgets.explorer",
+    "Gemm": "widgets.problems",
+    "Attention": "widgets.attention",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -72,12 +74,14 @@ def _command(arch: str, extra: tuple[str, ...]) -> list[str]:
             "--ptxas-options=--verbose", *extra]
 
 
-def resources(source: str, entry: str, arch: str, extra: tuple[str, ...] = ()) -> Resources:
+def resources(source: str, entry: str, arch: str, extra: tuple[str, ...] = (),
+              run: Callable[..., Any] = subprocess.run) -> Resources:
     """Compiles CUDA `source` for `arch` (such as "sm_90a") and reads what kernel `entry` takes.
 
-    Kept on disk by content. Raises MissingTool without nvcc, CompileFailed if nvcc rejects it.
+    Kept on disk by content. run: takes what `subprocess.run` takes, so that a caller can end the
+    compiler early by raising. Raises MissingTool without nvcc, CompileFailed if nvcc rejects it.
     """
-    return _compiled(source, entry, arch, extra)[0]
+    return _compiled(source, entry, arch, extra, run)[0]
 
 
 def cubin(source: str, entry: str, arch: str, extra: tuple[str, ...] = ()) -> bytes:
@@ -85,7 +89,8 @@ def cubin(source: str, entry: str, arch: str, extra: tuple[str, ...] = ()) -> by
     return _compiled(source, entry, arch, extra)[1].read_bytes()
 
 
-def _compiled(source: str, entry: str, arch: str, extra: tuple[str, ...]) -> tuple[Resources, Path]:
+def _compiled(source: str, entry: str, arch: str, extra: tuple[str, ...],
+              run: Callable[..., Any] = subprocess.run) -> tuple[Resources, Path]:
     import tilelang
 
     command = _command(arch, extra)
@@ -98,8 +103,8 @@ def _compiled(source: str, entry: str, arch: str, extra: tuple[str, ...]) -> tup
         with tempfile.TemporaryDirectory(prefix="labkit-") as scratch:
             text, output = Path(scratch, "kernel.cu"), Path(scratch, "kernel.cubin")
             text.write_text(source)
-            done = subprocess.run([*command, str(text), "-o", str(output)], capture_output=True,
-                                  text=True)
+            done = run([*command, str(text), "-o", str(output)], capture_output=True, text=True,
+                       env={**os.environ, "TMPDIR": scratch})  # gone with it, also if ended early
             if done.returncode:
                 errors = [line for line in done.stderr.splitlines() if "error" in line]
                 raise CompileFailed(f"nvcc could not compile {entry!r} for {arch}: "
