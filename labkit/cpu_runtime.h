@@ -110,6 +110,7 @@ template <class T, long long N> struct Tile {
       throw OutOfRange{name, i, N};
     return data[i];
   }
+  T *operator+(long long i) const { return &(*this)[i]; }
 };
 
 // Who watches a block step by step (`stepping.py`): which block, and what to call after each

@@ -62,17 +62,21 @@ class Step:
         return ", ".join([*said, *(f"{name} = {value}" for name, value in self.loops.items())])
 
     def range(self, name: str) -> str:
-        """The smallest and largest number in a buffer, and how many elements are unset."""
+        """The smallest and largest number in a buffer, and how many elements are unset, as in
+        "-1.5 to 3, 12 NaN"."""
+        return ", ".join(filter(None, self.said(name)))
+
+    def said(self, name: str) -> tuple[str, str]:
+        """The two parts of `range`."""
         values, unset = self.values[name], self.unset[name]
-        missing = int(unset.sum())
-        blank = values[unset]
+        missing, blank = int(unset.sum()), values[unset]
         word = "NaN" if values.dtype.kind == "f" and (blank != blank).all() else "never written"
         if missing == values.size:
-            return f"all {word}"
+            return f"all {word}", ""
         known = values[~unset]
         low, high = known.min(), known.max()
-        said = number(low) if low == high else f"{number(low)} to {number(high)}"
-        return f"{said}, {missing:,} {word}" if missing else said
+        span = number(low) if low == high else f"{number(low)} to {number(high)}"
+        return span, f"{missing:,} {word}" if missing else ""
 
 
 def number(value: Any) -> str:
@@ -143,7 +147,7 @@ class Steps(Sequence):
 
     def picture(self, step: int | Step = 0) -> Picture:
         """One step as a picture: its statement in the source, and the buffers as heat maps."""
-        from labkit.heatmaps import picture
+        from labkit.step_pictures import picture
 
         return picture(self, self.at(step))
 
