@@ -220,8 +220,8 @@ def test_the_inputs_stay_as_they_are_and_the_watch_ends():
 def test_each_step_knows_its_line_and_its_loops(gemm):
     steps, _ = gemm
     seen = [(step.text.split("(")[0], step.loops) for step in steps]
-    loop = [[("T.copy", {"k": k}), ("T.copy", {"k": k}), ("T.gemm", {"k": k})] for k in range(4)]
-    assert seen == [("T.clear", {}), *sum(loop, []), ("T.copy", {}), ("T.copy", {})]
+    loop = [(name, {"k": k}) for k in range(4) for name in ("T.copy", "T.copy", "T.gemm")]
+    assert seen == [("T.clear", {}), *loop, ("T.copy", {}), ("T.copy", {})]
     source = next(cell.source for cell in lessons.find("02").kernel_cells()).splitlines()
     for step in steps:
         assert step.text.split(", ")[0] in source[step.line - 1]
