@@ -14,8 +14,11 @@ KIND := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 # The CUDA compiler comes from PyPI where no toolkit is found, so compile checks always run.
 HAVE_NVCC := $(shell { test -x "$$CUDA_HOME/bin/nvcc" || command -v nvcc || \
                        test -x /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1 && echo yes)
+# The widgets are tried in a browser where there is one.
+HAVE_CHROMIUM := $(shell { command -v chromium || command -v chromium-browser; } >/dev/null 2>&1 \
+                         && echo yes)
 comma := ,
-EXTRAS := lab,test$(if $(HAVE_NVCC),,$(comma)nvcc)
+EXTRAS := lab,test$(if $(HAVE_NVCC),,$(comma)nvcc)$(if $(HAVE_CHROMIUM),$(comma)browser)
 STAMP := $(VENV)/installed-$(KIND)-$(subst $(comma),-,$(EXTRAS))
 PYTEST := $(BIN)/python -m pytest
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \

@@ -7,7 +7,8 @@ clock_mhz}. A baseline computes the whole same function; a reference computes le
 medians in milliseconds; spread_ms is the kernel's range from the 10th to the 90th percentile,
 spreads the others'; moved is in bytes, each input read once and each output written once;
 clock_mhz is the multiprocessors' clock during the runs. `results/<gpu>-sweep-<kernel>.json` is one
-sweep.
+sweep; those that `python -m labkit.widgets.record` wrote have the baselines' times of the same runs
+too, as `baselines`.
 """
 
 from __future__ import annotations

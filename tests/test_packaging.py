@@ -88,6 +88,13 @@ def test_readme_gives_the_commands_that_exist():
     assert "make test" in (ROOT / ".ci" / "run").read_text() and "make test" in readme
 
 
+def test_ci_does_not_skip_the_browser():
+    gate = (ROOT / ".ci" / "run").read_text()
+    assert "LABKIT_REQUIRE_BROWSER=1" in gate and "chromium" in gate
+    (driver,) = map(Requirement, PROJECT["optional-dependencies"]["browser"])
+    assert driver.name == "playwright" and "browser" in (ROOT / "Makefile").read_text()
+
+
 def test_make_refuses_an_old_python_in_one_sentence(tmp_path):
     old = tmp_path / "python3"
     pretend = "import sys; sys.version_info = (3, 9, 1); exec(sys.argv[1])"

@@ -23,8 +23,9 @@ WATCH = """() => {
     const panel = document.querySelector('.labkit-panel-' + name);
     window.panels[name] = panel;
     new MutationObserver(() => {
-      const now = performance.now();
-      (window.stamps[name] ||= []).push([now - window.stamps.key, panel.querySelector('[data-state]')?.dataset.state]);
+      const after = performance.now() - window.stamps.key;
+      const state = panel.querySelector('[data-state]')?.dataset.state;
+      (window.stamps[name] ||= []).push([after, state]);
     }).observe(panel, {childList: true, subtree: true, characterData: true});
   }
 }"""
@@ -45,7 +46,7 @@ def notebook(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
+@pytest.fixture(scope="module", params=["light", pytest.param("dark", marks=pytest.mark.slow)])
 def page(request, notebook, tmp_path_factory):
     chromium()
     folder = tmp_path_factory.mktemp(request.param)
@@ -71,7 +72,7 @@ def settled(page, seconds=60):
 
 def slider(page, knob):
     row = page.locator(".widget-inline-hbox", has=page.get_by_text(knob, exact=True))
-    handle = row.locator(".noUi-handle")
+    handle = row.locator(".noUi-handle, .ui-slider-handle")  # ipywidgets 8, 7
     handle.focus()
     return row
 

@@ -116,8 +116,10 @@ class Controls:
             kind = widgets.SelectionSlider if numbers and len(values) > 1 else widgets.Dropdown
             more = {"continuous_update": True} if kind is widgets.SelectionSlider else {}
             self.knobs[knob] = kind(options=[(str(v), v) for v in values],
-                                    value=signature.start[knob], description=knob,
-                                    description_tooltip=_EXPLAINED.get(knob, knob), **more, **look)
+                                    value=signature.start[knob], description=knob, **more, **look)
+            tooltip = "tooltip" if "tooltip" in self.knobs[knob].traits() else \
+                "description_tooltip"  # ipywidgets 8, or 7
+            setattr(self.knobs[knob], tooltip, _EXPLAINED.get(knob, knob))
         lists = [self.gpu]
         if set(problem.shape) & set(signature.given):
             lists.append(self.size)

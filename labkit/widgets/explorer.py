@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.crosscompile import plain_options
-from labkit.errors import BadArgument, LabError, NeedsGPU
+from labkit.errors import BadArgument, LabError, NeedsGPU, first_line
 from labkit.gpus import Gpu, sheet_of
 from labkit.pictures import Picture, stack
 from labkit.widgets import compiled as compilers
@@ -28,6 +28,7 @@ from labkit.widgets.instant import Instant, instant
 from labkit.widgets.layout import Page
 
 _BURST_SECONDS = 0.06  # moves closer together than this are one move to the compilers
+_MOST_KEPT = 500  # answers in memory, some 20 KB each; the disk has them all
 
 
 class ScheduleExplorer:
@@ -74,7 +75,7 @@ class ScheduleExplorer:
         self._drawing = threading.RLock()
         self._holding = False
         self.found = Compiled()
-        self.page = Page(self.controls, self._own, self._measure_clicked, self._moved)
+        self.page = Page(self.controls, self._own, self._measure_clicked, self._redraw)
         self.controls.observe(self._moved)
         self._draw(self.choice, self._known(self.choice))
 
@@ -100,8 +101,9 @@ class ScheduleExplorer:
             self._holding = False
             self._moved()
 
-    def settle(self, timeout: float = 60) -> Compiled:
-        """Waits for the compilers, and returns what they say about the present choice."""
+    def settle(self, timeout: float = 300) -> Compiled:
+        """Waits for the compilers, and returns what they say about the present choice. Raises
+        LabError after `timeout` seconds."""
         if not self.found.final and not self._worker.busy:
             self._submit(self.choice)
         if not self._worker.settle(timeout):
@@ -135,6 +137,11 @@ class ScheduleExplorer:
         if not self.found.final:
             self._submit(choice)
 
+    def _redraw(self, _: Any = None) -> None:
+        """Another picture of the same choice; the compilers go on."""
+        with self._drawing:
+            self._draw(self.choice, self.found)
+
     def _known(self, choice: Choice) -> Compiled:
         if choice.problem.illegal(choice.schedule, choice.gpu):
             return Compiled(final=True)
@@ -160,6 +167,8 @@ class ScheduleExplorer:
 
     def _deliver(self, choice: Choice, found: Compiled, ticket: Ticket) -> None:
         self._kept[choice] = found  # right also if nobody waits for it any more
+        while len(self._kept) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
         with self._drawing:
             ticket.check()
             self._draw(choice, found)
@@ -196,7 +205,7 @@ class ScheduleExplorer:
     def _still(self, choice: Choice, now: Instant) -> Picture:
         drawn = [panels.memory(choice, now, Compiled()), panels.grid(choice, now),
                  panels.roof(choice, now, [])]
-        return stack([picture for picture in drawn if picture is not None])
+        return stack([picture for picture in drawn if isinstance(picture, Picture)])
 
     # --- measuring
 
@@ -221,11 +230,13 @@ class ScheduleExplorer:
         return result
 
     def _measure_clicked(self, _: Any) -> None:
+        self.page.allow_measuring(False)
         self.page.say("Compiling, checking and timing …")
         try:
             result = self.measure()
         except Exception as error:
-            self.page.say(compilers.plainly(error))
+            self.page.say(first_line(error))
+            self._redraw()
         else:
             self.page.say(result.failure or f"Right (relative error {result.error:.1e}) and timed: "
                                             f"{result.ms:.4g} ms.")

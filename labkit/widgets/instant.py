@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.gpus import Gpu
@@ -44,25 +44,27 @@ class Instant:
         return self.shared_bytes <= self.shared_limit
 
 
-def shared_bytes(parts: Sequence[Part], gpu: Gpu) -> int:
-    """Buffers that come later take the place of the earlier ones. From 9.0 on each begins at a
-    multiple of 1 KiB, as its copy engine wants it."""
+def aligned(parts: Sequence[Part], gpu: Gpu) -> tuple[Part, ...]:
+    """From 9.0 on each buffer begins at a multiple of 1 KiB, as its copy engine wants it."""
     unit = 1024 if gpu.sm >= 90 else 1
-    return max(sum(-(-p.bytes // unit) * unit for p in parts if p.later == later)
-               for later in (False, True))
+    return tuple(replace(part, bytes=-(-part.bytes // unit) * unit) for part in parts)
+
+
+def shared_bytes(parts: Sequence[Part]) -> int:
+    """Buffers that come later take the place of the earlier ones."""
+    return max(sum(p.bytes for p in parts if p.later == later) for later in (False, True))
 
 
 def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int | None = None,
             exact_shared: int | None = None) -> Instant:
     """blocks_per_sm, exact_shared: the compilers' figures, where they are known already."""
     grid = problem.grid(schedule)
-    parts = tuple(problem.shared(schedule))
-    shared = shared_bytes(parts, gpu) if exact_shared is None else exact_shared
+    parts = aligned(problem.shared(schedule), gpu)
+    shared = shared_bytes(parts) if exact_shared is None else exact_shared
     threads = all_threads(schedule, gpu)
     bound = blocks_per_sm is None
     if bound:
-        at_least = min(int(problem.accumulators(schedule)) + 24, gpu.registers_per_thread)
-        blocks_per_sm = occupancy(gpu, threads, at_least, shared).blocks
+        blocks_per_sm = _at_most(problem, schedule, gpu, threads, shared)
     blocks_per_sm = blocks_per_sm or None
     slots = gpu.sms * blocks_per_sm if gpu.sms and blocks_per_sm else None
     waves = -(-grid.blocks // slots) if slots else None
@@ -75,3 +77,11 @@ def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int
         grid, parts, shared, gpu.shared_per_block, threads, blocks_per_sm, bound, slots, waves,
         last, 1 - grid.blocks / (waves * slots) if waves else None, problem.moved, asked, ideal,
         problem.flops / asked, problem.useful(schedule), roof)
+
+
+def _at_most(problem: Any, schedule: dict[str, Any], gpu: Gpu, threads: int, shared: int) -> int:
+    """Blocks that shared memory, threads and the tiles in registers allow on a multiprocessor."""
+    if threads > schedule.get("threads", 128):  # the compiler shares out all registers then
+        return int(shared <= gpu.shared_per_block)
+    registers = min(int(problem.accumulators(schedule)), gpu.registers_per_thread)
+    return occupancy(gpu, threads, registers, shared).blocks

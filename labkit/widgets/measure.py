@@ -16,15 +16,22 @@ from labkit.widgets.controls import Choice
 @dataclass(frozen=True)
 class Measured:
     """One schedule. ms: median, None if it was not timed; failure: why, in a sentence; error:
-    relative Frobenius error after the timing; baseline: (name, ms) of the same run; origin: "" if
-    it was measured here, else where it was recorded."""
+    relative Frobenius error after the timing; baseline: (name, ms) of the same run."""
 
     label: str
     ms: float | None = None
     failure: str = ""
     error: float | None = None
     baseline: tuple[str, float] | None = None
-    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel that ran once and was right. launch: to be timed; judge: compares its output, which
+    is filled with NaN until it is launched again."""
+
+    launch: Callable[[], Any]
+    judge: Callable[[], Any]
 
 
 @dataclass
@@ -52,20 +59,25 @@ class Bench:
         name, call = self.baseline
         return {name: functools.partial(call, *self.inputs)}
 
-    def prepare(self, program: Any, pass_configs: dict[str, Any] | None, name: str,
-                schedule: dict[str, Any]) -> tuple[Callable[[], None], Callable[[], Any], Any]:
-        """(launch, verdict, output): compiled, run once and right. Raises LabError."""
+    def compile(self, program: Any, pass_configs: dict[str, Any] | None) -> Any:
+        """The program for this device, to call with `launch`. Raises LabError."""
         from labkit.compiler import compile
+
+        return compile(program, out_idx=-1, device="gpu" if self.device == "cuda" else "cpu",
+                       pass_configs=pass_configs)
+
+    def prepare(self, kernel: Any, schedule: dict[str, Any]) -> Prepared:
+        """Runs it once, and compares. Raises WrongAnswer with where it is wrong."""
         from labkit.verify import check, compare
 
-        kernel = compile(program, out_idx=-1, device="gpu" if self.device == "cuda" else "cpu",
-                         pass_configs=pass_configs)
         arguments = kernel.arguments(*self.inputs)
         kernel.launch(*arguments)
         tile = (schedule.get("block_M", 128), schedule.get("block_N", 128))
-        judge = functools.partial(compare, arguments[-1], self.wanted, name=name, tile=tile)
-        check(arguments[-1], self.wanted, name=name, tile=tile)
-        return functools.partial(kernel.launch, *arguments), judge, arguments[-1]
+        judge = functools.partial(compare, arguments[-1], self.wanted, name=text(schedule),
+                                  tile=tile)
+        check(arguments[-1], self.wanted, name=text(schedule), tile=tile)
+        arguments[-1].fill_(math.nan)  # so that a check after the timing sees what was timed
+        return Prepared(functools.partial(kernel.launch, *arguments), judge)
 
 
 def measure(choice: Choice, bench: Bench, program: Any, pass_configs: dict[str, Any] | None
@@ -76,11 +88,10 @@ def measure(choice: Choice, bench: Bench, program: Any, pass_configs: dict[str, 
 
     label = text(choice.schedule)
     try:
-        launch, judge, output = bench.prepare(program, pass_configs, label, choice.schedule)
+        ready = bench.prepare(bench.compile(program, pass_configs), choice.schedule)
         baselines = bench.baselines()
-        output.fill_(math.nan)  # so that the check after the timing sees what was timed
-        times = time_each({label: launch, **baselines}, milliseconds=100)
-        verdict = judge()
+        times = time_each({label: ready.launch, **baselines}, milliseconds=100)
+        verdict = ready.judge()
     except Exception as error:
         return Measured(label, failure=first_line(error))
     if not verdict.ok:

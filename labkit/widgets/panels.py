@@ -14,6 +14,8 @@ from labkit.widgets.words import WAITING
 
 DETAILS = ("generated source", "tiles a block reads", "pipeline", "levels of memory")
 _STEPS_SHOWN = 6
+_ASSUMED = ("Drawn as if a copy took as long as two products of 128 x 128 x 32, whatever its size, "
+            "and a product as long as its size says. Real ratios differ, the pattern does not.")
 
 
 def memory(choice: Choice, now: Instant, found: Compiled) -> Picture:
@@ -25,11 +27,14 @@ def memory(choice: Choice, now: Instant, found: Compiled) -> Picture:
             parts[f"{part.name}, the rest"] = part.bytes - first
     blocks = found.occupied.blocks if found.occupied else None
     return view_memory.shared_bar(parts, now.shared_limit, choice.gpu.name, found.shared_bytes,
-                                  choice.gpu.shared_per_sm, blocks)
+                                  choice.gpu.shared_per_sm, blocks, choice.gpu.shared_reserved)
 
 
-def grid(choice: Choice, now: Instant) -> Picture:
+def grid(choice: Choice, now: Instant) -> Picture | str:
     """Blocks in waves over the multiprocessors."""
+    if not choice.gpu.sms:
+        return (f"{now.grid.blocks:,} blocks; {choice.gpu.name} stands for GPUs with different "
+                "numbers of multiprocessors, so the waves are not known.")
     return view_grid.waves(now.grid.blocks, now.slots or 0, choice.gpu.name)
 
 
@@ -47,16 +52,12 @@ def roof(choice: Choice, now: Instant, measured: list[tuple[str, float]]) -> Pic
 
 
 def pipeline(choice: Choice, now: Instant) -> Picture:
-    """Copies and products of one block. Durations: an even share of the data sheet's bandwidth and
-    tensor rate for each block, so their ratio is a guide and not a measurement."""
-    gpu, problem = choice.gpu, choice.problem
-    peak = (gpu.tensor_tflops or {}).get(problem.dtype) or 1
-    steps = max(1, now.grid.blocks * now.grid.steps * now.grid.work)
-    copy = now.asked_bytes / steps / (gpu.bandwidth_gb_s or 1e3) / 1e9
-    math = problem.flops / now.useful / steps / peak / 1e12
-    unit = max(copy, math)
-    stages = max(1, choice.schedule.get("num_stages", 1))
-    return view_pipeline.timeline(stages, max(_STEPS_SHOWN, stages + 2), copy / unit, math / unit)
+    """Copies and products of one block, under lesson 02's assumption: see `_ASSUMED`."""
+    schedule, stages = choice.schedule, max(1, choice.schedule.get("num_stages", 1))
+    depth = schedule.get("block_K", 2 * getattr(choice.problem, "dim", 16))
+    product = schedule.get("block_M", 128) * schedule.get("block_N", 128) * depth
+    return view_pipeline.timeline(stages, max(_STEPS_SHOWN, stages + 2), 2,
+                                  round(product / (128 * 128 * 32), 2) or 0.01)
 
 
 def walk(choice: Choice, now: Instant, step: int = 0) -> Picture | str:
@@ -124,4 +125,5 @@ def detail(kind: str, choice: Choice, now: Instant, found: Compiled, broken: str
     drawn: dict[str, Any] = {"tiles a block reads": lambda: walk(choice, now, step),
                              "pipeline": lambda: pipeline(choice, now),
                              "levels of memory": lambda: levels(choice, now, found)}
-    return html(drawn[kind](), "detail")
+    note = f'<div style="opacity:.8">{_ASSUMED}</div>' if kind == "pipeline" else ""
+    return html(drawn[kind](), "detail") + note

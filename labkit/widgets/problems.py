@@ -74,10 +74,9 @@ def no_such_dtype(dtype: str, gpu: Gpu) -> str:
     if dtype == "bfloat16" and gpu.sm < 80:
         return (f"The {gpu.name} has no bfloat16 tensor cores, so this would run on its slow "
                 "units; choose float16.")
-    if dtype == "float32" and gpu.sm < 80:
-        return (f"The {gpu.name} has no tensor cores for float32 (TF32), so this would run on "
-                "its slow units; choose float16.")
-    return ""
+    return "" if dtype != "float32" or gpu.sm >= 80 else (
+        f"The {gpu.name} has no tensor cores for float32 (TF32), so this would run on its slow "
+        "units; choose float16.")
 
 
 def all_threads(schedule: dict[str, Any], gpu: Gpu) -> int:

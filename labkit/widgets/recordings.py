@@ -14,7 +14,8 @@ from labkit.widgets.controls import Choice
 @dataclass(frozen=True)
 class Recorded:
     """One schedule of a recorded sweep. ms: median, None if it failed; failure: why; rank: among
-    the `timed` ones; best: the fastest one's schedule and ms; baseline: (name, ms) or None."""
+    the `timed` ones, which are those of its `round` where a search had two; best: the fastest
+    one's schedule and ms; baseline: (name, ms) or None."""
 
     gpu: str
     date: str
@@ -24,6 +25,7 @@ class Recorded:
     timed: int
     best: tuple[dict[str, Any], float] | None
     baseline: tuple[str, float] | None
+    round: str = ""
 
 
 @functools.lru_cache(maxsize=32)
@@ -47,16 +49,22 @@ def find(names: Sequence[str], choice: Choice, defaults: dict[str, Any]) -> Reco
             continue
         same = [t for t in data["schedules"]
                 if t["shape"] == choice.problem.shape and t["dtype"] == choice.problem.dtype]
-        timed = sorted((t for t in same if t.get("kernel_ms")), key=lambda t: t["kernel_ms"])
         for trial in same:
             if _filled(trial["schedule"], defaults) == _filled(choice.schedule, defaults):
-                baseline = next(iter((data.get("baselines") or {}).items()), None)
-                ms = trial.get("kernel_ms")
-                return Recorded(
-                    data["gpu"], data["date"], ms, trial.get("failure", ""),
-                    1 + sum(t["kernel_ms"] < ms for t in timed) if ms else None, len(timed),
-                    (timed[0]["schedule"], timed[0]["kernel_ms"]) if timed else None, baseline)
+                return _place(data, trial, same)
     return None
+
+
+def _place(data: dict[str, Any], trial: dict[str, Any], same: list[dict[str, Any]]) -> Recorded:
+    """`trial` among those that were timed together."""
+    round, ms = trial.get("round", ""), trial.get("kernel_ms")
+    timed = sorted((t for t in same if t.get("kernel_ms") and t.get("round", "") == round),
+                   key=lambda t: t["kernel_ms"])
+    return Recorded(
+        data["gpu"], data["date"], ms, trial.get("failure", ""),
+        1 + sum(t["kernel_ms"] < ms for t in timed) if ms else None, len(timed),
+        (timed[0]["schedule"], timed[0]["kernel_ms"]) if timed else None,
+        next(iter((data.get("baselines") or {}).items()), None), round)
 
 
 def _filled(schedule: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +80,7 @@ def line(found: Recorded, problem: Any) -> str:
     if found.ms is None:
         return f"{origin}{found.failure}"
     text = (f"{origin}{found.ms:.4g} ms, {problem.flops / found.ms / 1e9:,.0f} TFLOP/s, place "
-            f"{found.rank} of {found.timed}")
+            f"{found.rank} of {found.timed}{f' in the {found.round} round' if found.round else ''}")
     if found.best and found.rank != 1:
         text += f"; the fastest took {found.best[1]:.4g} ms"
     if found.baseline:

@@ -47,8 +47,8 @@ def verdict(choice: Choice, now: Instant, found: Compiled) -> tuple[str, str]:
         return GOOD, (f"It fits. {found.occupied.blocks} "
                       f"{'block' if found.occupied.blocks == 1 else 'blocks'} a multiprocessor, "
                       f"limited by {found.occupied.limited_by}.")
-    return WAIT, "Nothing is known against it; the compilers are at work." if not found.final \
-        else "Nothing is known against it."
+    return WAIT, ("No rule that is known here forbids it."
+                  + ("" if found.final else " The compilers are at work."))
 
 
 def headline(choice: Choice, now: Instant) -> str:
