@@ -141,6 +141,39 @@ def test_first_blocks_are_tilelangs(rows, columns, panel):
             len({r for r, _ in first}), len({c for _, c in first}))
 
 
+def persistent(rows: int, columns: int, group: int) -> list[tuple[int, int] | None]:
+    """TileLang's PersistentFor, line by line; None for a place outside the grid."""
+    group = max(1, min(group, columns))
+    grouped = [-(-columns // group), rows, group]
+    order = []
+    for rest in range(grouped[0] * rows * group):
+        rest, inside = divmod(rest, grouped[2])
+        rest, row = divmod(rest, grouped[1])
+        column = rest * group + inside
+        order.append((row, column) if column < columns else None)
+    return order
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (8, 16), (7, 5), (3, 9), (1, 12), (12, 1)])
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 8, 20])
+def test_first_tiles_of_blocks_that_stay_are_tilelangs(rows, columns, group):
+    order = persistent(rows, columns, group)
+    for number in range(len(order) + 3):
+        boxes = view_grid.first_blocks(rows, columns, number, group=group)
+        tiles = [(r + i, c + j) for r, c, h, w in boxes for i in range(h) for j in range(w)]
+        first = [tile for tile in order[:number] if tile]
+        assert len(boxes) <= 3 and sorted(tiles) == sorted(first)
+        assert view_grid.strips(rows, columns, number, group=group) == (
+            len({r for r, _ in first}), len({c for _, c in first}))
+
+
+def test_groups_of_columns_are_said_beside_the_plain_order():
+    text = view_grid.tile_walk(8, 16, 4, (2, 3), 1, concurrent=32, group=4).text
+    assert "groups of 4 columns: 8 tile rows of A and 4 tile columns of B, 12 in all" in text
+    assert "plain order: 2 tile rows of A and 16 tile columns of B, 18 in all" in text
+    assert "9 tiles, 4 at once" in view_grid.waves(9, 4, "H200", "tile").text
+
+
 def test_swizzle_is_said_with_and_without():
     text = view_grid.tile_walk(8, 16, 4, (2, 3), 1, 4, 32).text
     assert "panel 4: 4 tile rows of A and 8 tile columns of B, 12 in all" in text

@@ -65,7 +65,8 @@ class ScheduleExplorer:
         self._own = own_gpu() if resolve_device("auto") == "gpu" else None
         sheet = sheet_of(gpu) if gpu is not None else self._own or sheet_of("H100")
         self.controls = Controls(problem, self._signature, sheet, self._own)
-        self._sweeps = (f"{problem.name}_explored", problem.name) if sweeps is None else \
+        own = problem.name
+        self._sweeps = (f"{own}_explored", f"{own}_skinny", own) if sweeps is None else \
             tuple([sweeps] if isinstance(sweeps, str) else sweeps)
         self._reference, self._baseline = reference, baseline
         self._kept: dict[Choice, Compiled] = {}

@@ -16,9 +16,10 @@ class Instant:
     """shared_bytes: of a block, by the formula of the lesson's kernel. threads: with the group
     that the compiler adds. blocks_per_sm: None if a block does not fit; `bound` says whether that
     is the compilers' figure (False) or what shared memory, threads and the accumulators alone
-    would allow (True). slots: blocks that the GPU runs at once. waves: blocks over slots, and
-    last_wave: blocks in the last one; wasted: the share of the slots' time that they idle if all
-    blocks take equally long. intensities: operations per byte, if each input is read once from
+    would allow (True). stays: blocks walk from tile to tile, as many as the schedule's `blocks`;
+    what is counted in waves is tiles then. slots: blocks that the GPU runs at once. waves: blocks
+    over slots, and last_wave: blocks in the last one; wasted: the share of the slots' time that
+    they idle if all blocks take equally long. intensities: operations per byte, if each input is read once from
     memory (`ideal`) and for what the blocks ask of the L2 cache (`asked`)."""
 
     grid: Grid
@@ -28,6 +29,7 @@ class Instant:
     threads: int
     blocks_per_sm: int | None
     bound: bool
+    stays: bool
     slots: int | None
     waves: int | None
     last_wave: int | None
@@ -38,6 +40,11 @@ class Instant:
     asked: float
     useful: float
     ceiling_tflops: float | None
+
+    @property
+    def unit(self) -> str:
+        """What comes in waves: "block", or "tile" where blocks stay."""
+        return "tile" if self.stays else "block"
 
     @property
     def fits(self) -> bool:
@@ -67,6 +74,9 @@ def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int
         blocks_per_sm = _at_most(problem, schedule, gpu, threads, shared)
     blocks_per_sm = blocks_per_sm or None
     slots = gpu.sms * blocks_per_sm if gpu.sms and blocks_per_sm else None
+    stays = "blocks" in schedule
+    if stays and slots:
+        slots = min(slots, schedule["blocks"])
     waves = -(-grid.blocks // slots) if slots else None
     last = grid.blocks - (waves - 1) * slots if waves else None
     asked = problem.through_l2(schedule)
@@ -74,9 +84,9 @@ def instant(problem: Any, schedule: dict[str, Any], gpu: Gpu, blocks_per_sm: int
     ideal = problem.flops / problem.moved
     roof = min(peak, ideal * gpu.bandwidth_gb_s / 1e3) if peak and gpu.bandwidth_gb_s else None
     return Instant(
-        grid, parts, shared, gpu.shared_per_block, threads, blocks_per_sm, bound, slots, waves,
-        last, 1 - grid.blocks / (waves * slots) if waves else None, problem.moved, asked, ideal,
-        problem.flops / asked, problem.useful(schedule), roof)
+        grid, parts, shared, gpu.shared_per_block, threads, blocks_per_sm, bound, stays,
+        slots, waves, last, 1 - grid.blocks / (waves * slots) if waves else None, problem.moved,
+        asked, ideal, problem.flops / asked, problem.useful(schedule), roof)
 
 
 def _at_most(problem: Any, schedule: dict[str, Any], gpu: Gpu, threads: int, shared: int) -> int:

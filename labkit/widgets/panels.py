@@ -33,9 +33,9 @@ def memory(choice: Choice, now: Instant, found: Compiled) -> Picture:
 def grid(choice: Choice, now: Instant) -> Picture | str:
     """Blocks in waves over the multiprocessors."""
     if not choice.gpu.sms:
-        return (f"{now.grid.blocks:,} blocks; {choice.gpu.name} stands for GPUs with different "
-                "numbers of multiprocessors, so the waves are not known.")
-    return view_grid.waves(now.grid.blocks, now.slots or 0, choice.gpu.name)
+        return (f"{now.grid.blocks:,} {now.unit}s; {choice.gpu.name} stands for GPUs with "
+                "different numbers of multiprocessors, so the waves are not known.")
+    return view_grid.waves(now.grid.blocks, now.slots or 0, choice.gpu.name, now.unit)
 
 
 def roof(choice: Choice, now: Instant, measured: list[tuple[str, float]]) -> Picture | None:
@@ -66,9 +66,10 @@ def walk(choice: Choice, now: Instant, step: int = 0) -> Picture | str:
     if "block_K" not in choice.schedule:
         return ("Each block reads one tile of Q and, step by step, tiles of K and V: "
                 f"{now.grid.steps:,} steps for the longest.")
-    return view_grid.tile_walk(rows, columns, now.grid.steps, block=(rows // 2, columns // 2),
+    return view_grid.tile_walk(rows, columns, now.grid.steps, block=(0, 0),
                                step=min(step, now.grid.steps - 1),
                                panel=choice.schedule.get("panel", 0),
+                               group=choice.schedule.get("group", 0) if now.stays else 0,
                                concurrent=min(now.slots or 1, now.grid.blocks))
 
 

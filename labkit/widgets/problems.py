@@ -152,6 +152,7 @@ class Gemm:
         return {"block_M": [16, 32, 64, 128, 192, 256], "block_N": [32, 64, 128, 192, 256],
                 "block_K": [16, 32, 64, 128], "num_stages": [1, 2, 3, 4, 5],
                 "threads": [64, 128, 256, 384], "panel": [0, 1, 2, 4, 8, 10, 16],
+                "group": [1, 2, 4, 8, 16], "piece": [32, 64, 128, 256],
                 "warps": ["Square", "FullRow", "FullCol"]}
 
     def others(self) -> list[Gemm]:
@@ -183,13 +184,15 @@ class Gemm:
 
     def shared(self, schedule: dict[str, Any]) -> list[Part]:
         """The buffers of lesson 02's kernel: stages of A and B, then the tile of C on its way
-        out, in the same place. The compiler's own figure is exact also for another kernel."""
+        out, in the same place. Of lesson 03's kernel that stays, which has a `piece`: C leaves
+        beside them. The compiler's own figure is exact also for another kernel."""
         block_M, block_N, block_K = _tile(schedule)
         stages, each = max(1, schedule.get("num_stages", 1)), BYTES[self.dtype]
-        bias = [Part("bias", block_N * each)] if EPILOGUES[self.epilogue][0] else []
+        piece = schedule.get("piece")
+        leaving = (Part("C", block_M * block_N * each, later=True) if piece is None
+                   else Part("piece of C", block_M * piece * each))
         return [Part(f"A x{stages}", stages * block_M * block_K * each),
-                Part(f"B x{stages}", stages * block_N * block_K * each), *bias,
-                Part("C", block_M * block_N * each, later=True)]
+                Part(f"B x{stages}", stages * block_N * block_K * each), leaving]
 
     def accumulators(self, schedule: dict[str, Any]) -> float:
         """float32 numbers of the output tile that each thread holds in registers."""
@@ -202,6 +205,10 @@ class Gemm:
         if broken:
             return broken
         block_M, block_N, _ = _tile(schedule)
+        piece = schedule.get("piece", block_N)
+        if piece < 1 or block_N % piece:
+            return (f"block_N is {block_N}, and pieces of {piece} columns do not make it up; "
+                    "choose a piece that divides it.")
         warps = schedule.get("threads", 128) // 32
         if not any(block_M % (16 * down) == 0 and block_N % (8 * (warps // down)) == 0
                    for down in range(1, warps + 1) if warps % down == 0):

@@ -63,6 +63,8 @@ class Recipe:
 _PLAIN = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=0)
 _BEST = dict(block_M=128, block_N=256, block_K=64, num_stages=4, threads=256, panel=16,
              warps="FullRow")
+_STAYS = dict(block_M=128, block_N=256, block_K=64, num_stages=4, threads=256, group=8, piece=128,
+              warps="FullRow")
 _ATTENTION = Recipe("06", "flash_attention", Attention(4, 16, 4096, 128, dtype="bfloat16"),
                     dict(block_M=192, block_N=112, num_stages=2, threads=384),
                     {"block_M": [64, 128, 192, 256], "block_N": [64, 96, 112, 128, 160],
@@ -77,9 +79,10 @@ RECIPES = {
         {"block_M": [16, 32, 64], "block_N": [32, 64, 128, 256], "block_K": [32, 64, 128],
          "num_stages": [2, 3, 4], "threads": [64, 128]}, [_BEST]),
     "gemm_bias_gelu_explored": Recipe(
-        "04", "gemm_bias_gelu", Gemm(8192, 14336, 4096, "bfloat16", "bias_gelu"), _BEST,
+        "04", "gemm_bias_gelu", Gemm(8192, 14336, 4096, "bfloat16", "bias_gelu"), _STAYS,
         {"block_M": [128, 256], "block_N": [128, 256], "block_K": [32, 64],
-         "num_stages": [2, 3, 4], "threads": [128, 256], "panel": [0, 16]}, [_PLAIN], FAST_MATH),
+         "num_stages": [2, 3, 4], "threads": [128, 256],
+         "piece": [64, 128]}, pass_configs=FAST_MATH),
     "flash_attention_explored": _ATTENTION,
     "flash_attention_causal_explored": replace(
         _ATTENTION, problem=replace(_ATTENTION.problem, causal=True)),

@@ -7,6 +7,7 @@ from typing import Any
 
 from labkit.errors import BadArgument
 from labkit.pictures import _INK, _LINE, BLUE, GREEN, GREY, ORANGE, SKY, Picture
+from labkit.widgets.launch_order import first_blocks, strips, wave_counts
 from labkit.widgets.view_marks import (
     NOTE,
     PALE,
@@ -23,20 +24,12 @@ from labkit.widgets.view_marks import (
 _MOST_WAVES = 24
 
 
-def wave_counts(blocks: int, slots: int) -> tuple[int, int, float]:
-    """(waves, blocks in the last one, share of the slots' time that is idle), if every block
-    takes as long as every other. Without slots, (0, 0, 0)."""
-    if not slots or not blocks:
-        return 0, 0, 0.0
-    number = -(-blocks // slots)
-    return number, blocks - (number - 1) * slots, (number * slots - blocks) / (number * slots)
-
-
-def waves(blocks: int, slots: int, gpu: str) -> Picture:
+def waves(blocks: int, slots: int, gpu: str, unit: str = "block") -> Picture:
     """The blocks of a kernel in waves over the GPU.
 
     slots: how many blocks the GPU runs at once, multiprocessors times blocks each; 0 if none
-    fits. A wave is one slot-full of blocks; what the last one leaves empty is shaded. Raises
+    fits. unit: "tile" where blocks stay and walk over as many tiles. A wave is one slot-full of
+    blocks; what the last one leaves empty is shaded. Raises
     BadArgument.
     """
     counts(0, blocks=blocks, slots=slots)
@@ -48,7 +41,7 @@ def waves(blocks: int, slots: int, gpu: str) -> Picture:
     noun = "wave" if number == 1 else "waves"
     share = "<0.1%" if 0 < idle < 0.001 else f"{idle:.1%}"
     wasted = f"{share} of the slots' time idle" if idle else "no slot idle"
-    title = (f"{whole(blocks)} block{'s' * (blocks > 1)}, {whole(slots)} at once on the {gpu}: "
+    title = (f"{whole(blocks)} {unit}{'s' * (blocks > 1)}, {whole(slots)} at once on the {gpu}: "
              f"{whole(number)} {noun}, {wasted}")
     canvas = new_canvas(title, 214)
     shown: list[int | None] = list(range(number)) if number <= _MOST_WAVES else [
@@ -83,61 +76,22 @@ def waves(blocks: int, slots: int, gpu: str) -> Picture:
     canvas.label(edge if side == "end" else edge - slot + gap, top - 8, last, 11, side,
                  RED if tail < slots else _INK, "bold")
     work = f"{blocks / slots:,.2f}" if number < 10**7 else whole(number)
-    words = "If every block takes as long as every other, "
+    words = f"If every {unit} takes as long as every other, "
     words += (f"{work} waves of work take the time of {whole(number)}." if idle
               else "no slot waits for another.")
     canvas.label(20, top + high + 40, words, 11, "start", NOTE)
     return canvas.done(f"{title}. In the {last}. {words}")
 
 
-Boxes = list[tuple[int, int, int, int]]
-
-
-def first_blocks(rows: int, columns: int, number: int, panel: int | None = 0) -> Boxes:
-    """The tiles of C that the first `number` blocks in launch order compute, as at most three
-    boxes (row, column, rows, columns).
-
-    panel: of `T.use_swizzle`; TileLang's `rasterization2DRow<panel>` takes `panel` tile rows
-    together, column by column, and walks every second panel backwards
-    (tl_templates/cuda/threadblock_swizzle.h). None or 0: the plain order, row by row.
-    """
-    counts(1, rows=rows, columns=columns)
-    counts(0, number=number, panel=panel or 0)
-    number, backwards = min(number, rows * columns), bool(panel)
-    height = min(panel or 1, rows)
-    index, rest = divmod(number, height * columns)
-    start = index * height
-    boxes: Boxes = [(0, 0, min(start, rows), columns)] if start else []
-    height = min(height, rows - start)
-    if not rest or not height:
-        return boxes
-    turned = backwards and index % 2
-    full, part = divmod(rest, height)
-    if full:
-        boxes.append((start, columns - full if turned else 0, height, full))
-    if part:
-        boxes.append((start, columns - 1 - full if turned else full, part, 1))
-    return boxes
-
-
-def strips(rows: int, columns: int, number: int, panel: int | None = 0) -> tuple[int, int]:
-    """How many tile rows of A and tile columns of B the first `number` blocks read together."""
-    boxes = first_blocks(rows, columns, number, panel)
-    a_rows = max((r + h for r, _, h, _ in boxes), default=0)
-    taken = [(c, c + w) for _, c, _, w in boxes]
-    if any(w == columns for *_, w in boxes):
-        return a_rows, columns
-    return a_rows, sum(stop - start for start, stop in set(taken)) if taken else 0
-
-
 def tile_walk(tiles_m: int, tiles_n: int, tiles_k: int, block: tuple[int, int], step: int,
-              panel: int | None = 0, concurrent: int = 0) -> Picture:
+              panel: int | None = 0, concurrent: int = 0, group: int = 0) -> Picture:
     """What one block of a GEMM reads at a step along K, and which blocks run beside it.
 
     tiles_m, tiles_n, tiles_k: tiles along M, N and K. block: (tile row, tile column) of C. step:
-    along K, from 0. panel: of `T.use_swizzle`, 0 or None for the plain order. concurrent: how many
-    blocks run at once, the first in launch order; 0 leaves them out. The text says how many tile
-    rows of A and columns of B they read together, with swizzle and without. Raises BadArgument.
+    along K, from 0. panel: of `T.use_swizzle`, 0 or None for the plain order; group: of
+    `T.Persistent`, 0 where blocks do not stay. concurrent: how many blocks run
+    at once, the first in launch order; 0 leaves them out. The text says how many tile rows of A
+    and columns of B they read together, in this order and in another. Raises BadArgument.
     """
     counts(1, tiles_m=tiles_m, tiles_n=tiles_n, tiles_k=tiles_k)
     counts(0, panel=panel or 0, concurrent=concurrent)
@@ -161,7 +115,7 @@ def tile_walk(tiles_m: int, tiles_n: int, tiles_k: int, block: tuple[int, int], 
     canvas = new_canvas(title, max(cy + m + 34, 312 if concurrent else 150))
 
     at_once = min(concurrent, tiles_m * tiles_n)
-    boxes = first_blocks(tiles_m, tiles_n, at_once, panel)
+    boxes = first_blocks(tiles_m, tiles_n, at_once, panel, group)
     _matrix(canvas, left, cy, tiles_m, tiles_k, m, k, names[0], False)
     _matrix(canvas, cx, top, tiles_k, tiles_n, k, n, names[1], True)
     _matrix(canvas, cx, cy, tiles_m, tiles_n, m, n, names[2], False)
@@ -187,28 +141,31 @@ def tile_walk(tiles_m: int, tiles_n: int, tiles_k: int, block: tuple[int, int], 
         canvas.box(x, y, 12, 12, mark, mark)
         canvas.label(x + 19, y + 10, words, 11, "start")
         y += 19
-    told = _together(canvas, x, y + 8, tiles_m, tiles_n, at_once, panel) if at_once else ""
+    told = _together(canvas, x, y + 8, tiles_m, tiles_n, at_once, panel, group) if at_once else ""
     return canvas.done(f"{title}. A has {tiles_m:,} × {tiles_k:,} tiles, B {tiles_k:,} × "
                        f"{tiles_n:,}, C {tiles_m:,} × {tiles_n:,}. Over all steps the block reads "
                        f"tile row {by:,} of A and tile column {bx:,} of B.{told}")
 
 
 def _together(canvas: Any, x: float, y: float, rows: int, columns: int, at_once: int,
-              panel: int | None) -> str:
+              panel: int | None, group: int) -> str:
     """Bars of what the blocks at once read, in this order and in the other; returns the words."""
-    other = 0 if panel else 8
-    orders = [(panel or 0, "this order"), (other, "for comparison")]
+    here = (f"groups of {group:,} columns" if group else f"swizzle, panel {panel:,}" if panel
+            else "plain order")
+    other = 0 if panel or group else 8
+    orders = [(here, "this order", panel, group),
+              (f"swizzle, panel {other}" if other else "plain order", "for comparison", other, 0)]
     canvas.box(x, y, 12, 12, SKY, SKY, 0.45)
     noun = "block" if at_once == 1 else "blocks"
     canvas.label(x + 19, y + 10, f"the first {whole(at_once)} {noun}, at once", 11, "start")
     canvas.label(x, y + 34, "Strips they read together (bars at", 11, "start", weight="bold")
     canvas.label(x, y + 49, "the edges), through the L2 cache", 11, "start", weight="bold")
-    read = [strips(rows, columns, at_once, order) for order, _ in orders]
+    read = [strips(rows, columns, at_once, *order[2:]) for order in orders]
     scale = 226 / max(sum(pair) for pair in read)
     said = []
-    for place, ((order, which), (a_rows, b_columns)) in enumerate(zip(orders, read, strict=True)):
+    for place, ((name, which, *_), (a_rows, b_columns)) in enumerate(
+            zip(orders, read, strict=True)):
         at = y + 68 + place * 58
-        name = f"swizzle, panel {order:,}" if order else "plain order"
         canvas.label(x, at, fit(f"{name} ({which})", 232, 11), 11, "start",
                      _INK if not place else NOTE)
         opacity = 0.9 if not place else 0.45

@@ -52,7 +52,7 @@ def verdict(choice: Choice, now: Instant, found: Compiled) -> tuple[str, str]:
 
 
 def headline(choice: Choice, now: Instant) -> str:
-    blocks = f"{now.grid.blocks:,} block{'s' if now.grid.blocks != 1 else ''}"
+    blocks = f"{now.grid.blocks:,} {now.unit}{'s' if now.grid.blocks != 1 else ''}"
     waves = (f" in {now.waves:,} wave{'s' if now.waves != 1 else ''}" if now.waves else "")
     return (f"{text(choice.schedule)}, {choice.problem.dtype}, {choice.problem.label}, on the "
             f"{choice.gpu.name}: {blocks}{waves}")
@@ -75,7 +75,7 @@ def figures(choice: Choice, now: Instant, found: Compiled) -> Table:
          f"{'at least ' if now.bound else ''}{now.waves:,}; the last one holds {now.last_wave:,} "
          f"of {now.slots:,}"],
         ["idle in the tail", "not known" if now.wasted is None else f"{now.wasted:.0%} of the "
-         "time, if blocks take equally long"],
+         f"time, if {now.unit}s take equally long"],
         ["tensor-core work that counts", f"{now.useful:.1%}"],
         ["bytes, each once", moved(now.moved)],
         ["bytes asked of the L2 cache", moved(now.asked_bytes)],
