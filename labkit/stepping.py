@@ -14,7 +14,17 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.compiler import Kernel, Parameter, _known, _learn, _outputs, _parameters
+from labkit.compiler import (
+    Kernel,
+    Parameter,
+    _extents,
+    _known,
+    _learn,
+    _outputs,
+    _parameters,
+    cpu_launcher,
+)
+from labkit.cpu_build import build
 from labkit.errors import BadArgument, LabError
 from labkit.step_points import Marked, mark
 from labkit.step_record import Recorder
@@ -49,7 +59,9 @@ def step_through(program: Any, inputs: Sequence[Any], block: int | Sequence[int]
     from tilelang.language.eager import PrimFunc
 
     if not isinstance(program, PrimFunc):
-        hint = "; call it with its sizes first" if callable(program) else ""
+        hint = ("; give its program, as get_tir(...) of the same arguments returns it"
+                if hasattr(program, "get_tir") else
+                "; call it with its sizes first" if callable(program) else "")
         raise BadArgument(f"step_through takes a @T.prim_func, not {type(program).__name__}{hint}.")
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         raise BadArgument(f"most is {most!r}; give a whole number of at least 1.")
@@ -116,8 +128,6 @@ def _own(kernel: Kernel, values: list[Any], marked: Marked) -> list[Any]:
 
 
 def _grid(marked: Marked, parameters: list[Parameter], values: list[Any]) -> tuple[int, ...]:
-    from labkit.compiler import _extents
-
     sizes: dict[str, int] = {}
     for parameter, value in zip(parameters, values, strict=True):
         if parameter.shape is None:
@@ -147,9 +157,6 @@ def _chosen(block: Any, grid: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 def _run(marked: Marked, kernel: Kernel, values: list[Any], block: tuple[int, ...],
          recorder: Recorder) -> None:
-    from labkit.compiler import cpu_launcher
-    from labkit.cpu_build import build
-
     library, order, _ = build(marked.program)
     launch = cpu_launcher(library, order, kernel.name, kernel.parameters)
     watch = _Watch((ctypes.c_int64 * 3)(*block), _STEP(recorder.see))

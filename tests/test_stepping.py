@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import programs
 import pytest
+import tilelang
 import tilelang.language as T
 import torch
 
@@ -388,6 +389,8 @@ def gemm_inputs():
     (lambda p: lab.step_through(p, gemm_inputs(), most=0), "most is 0"),
     (lambda p: lab.step_through(lab.kernel("02", "gemm"), gemm_inputs()),
      "call it with its sizes first"),
+    (lambda p: lab.step_through(tilelang.jit(lab.kernel("02", "gemm")), gemm_inputs()),
+     "give its program, as get_tir(...)"),
     (lambda p: lab.step_through(3, gemm_inputs()), "takes a @T.prim_func, not int"),
     (lambda p: lab.step_through(p, gemm_inputs()).picture(99), "give a number from 0 to 14"),
     (lambda p: lab.step_through(p, gemm_inputs()).show("x"), "step is str"),

@@ -49,7 +49,11 @@ def first(page):
 
 
 def at(page, number):
-    page.wait_for_selector(f'.labkit-step-title [data-step="{number}"]', timeout=10_000)
+    """Waits for a step: its picture comes last."""
+    page.wait_for_function(
+        "number => new RegExp(`After step ${number}\\\\b`).test("
+        "document.querySelector('.labkit-step-maps svg > title').textContent)", arg=number,
+        timeout=20_000)
 
 
 def written(page):

@@ -14,8 +14,9 @@ _MAPS = (500, 128)  # pixels: how wide all of them are together, and how long on
 
 # Twice the class, so that a notebook's own rules for <pre> do not win.
 _ME = ".labkit-program.labkit-program"
-_STYLE = f"""<style>{_ME}{{background:#fff;color:{_INK};border:1px solid #c9ced6;border-radius:6px;
-color-scheme:light;overflow-x:auto;padding:8px 0}}
+_STYLE = f"""<style>.labkit-step-source>.widget-html-content{{min-width:0;flex:1 1 0}}
+{_ME}{{background:#fff;color:{_INK};border:1px solid #c9ced6;border-radius:6px;
+color-scheme:light;overflow-x:auto;padding:8px 0;box-sizing:border-box;max-width:100%}}
 {_ME} pre{{margin:0;background:none;border:0;padding:0;color:{_INK};overflow:visible;
 font:11px/16px "DejaVu Sans Mono",Menlo,Consolas,monospace;white-space:pre;width:max-content;
 min-width:100%}}
