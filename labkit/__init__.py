@@ -28,6 +28,7 @@ _EXPORTS = {
     "sweep": "schedules",
     "lower": "lowering",
     "printed": "printing",
+    "step_through": "stepping",
     "tune": "tuning",
     "ScheduleExplorer": "widgets.explorer",
     "Gemm": "widgets.problems",

@@ -357,19 +357,24 @@ def _on_gpu(program: Any, parameters: list[Parameter], pass_configs: dict | None
 def _on_cpu(program: Any, parameters: list[Parameter], pass_configs: dict | None) -> tuple:
     from labkit.cpu_build import build
 
-    run, order, source = build(program)
+    library, order, source = build(program)
     name = str(program.attrs["global_symbol"])
+    return cpu_launcher(library, order, name, parameters), source
 
+
+def cpu_launcher(library: ctypes.CDLL, order: list[str], name: str,
+                 parameters: list[Parameter]) -> Any:
+    """The function that runs a program of `cpu_build.build` on all its tensors and numbers."""
     def launch(*values: Any) -> None:
         memory, kept = _memory(parameters, values)
         message = ctypes.create_string_buffer(256)
         pointers = (ctypes.c_void_p * len(order))(*(memory[key][0] for key in order))
         counts = (ctypes.c_int64 * len(order))(*(memory[key][1] for key in order))
-        if run(pointers, counts, message, len(message)):
+        if library.labkit_run(pointers, counts, message, len(message)):
             raise LabError(f"{name} stopped: {message.value.decode(errors='replace').strip()}")
         del kept
 
-    return launch, source
+    return launch
 
 
 def _memory(parameters: list[Parameter], values: Sequence[Any]) -> tuple[dict, list]:

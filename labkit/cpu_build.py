@@ -18,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +143,9 @@ extern "C" int32_t labkit_run(void **values, const int64_t *sizes, char *message
 """
 
 
-def build(func: Any) -> tuple[Callable[..., int], list[str], str]:
-    """Compiles `func` or finds it compiled; returns (labkit_run, parameter names, C++ source)."""
+def build(func: Any) -> tuple[ctypes.CDLL, list[str], str]:
+    """Compiles `func` or finds it compiled; returns (library, parameter names, C++ source). The
+    library has `labkit_run` and `labkit_watch`."""
     import tilelang
 
     cxx = compiler()
@@ -161,9 +161,10 @@ def build(func: Any) -> tuple[Callable[..., int], list[str], str]:
         cache.store(folder / "kernel.so", library)
         found = {"names": names, "source": text, "sha256": hashlib.sha256(library).hexdigest()}
         cache.store(folder / "kernel.json", json.dumps(found).encode())
-    run = ctypes.CDLL(str(folder / "kernel.so")).labkit_run
-    run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
-    return run, found["names"], found["source"]
+    library = ctypes.CDLL(str(folder / "kernel.so"))
+    library.labkit_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    library.labkit_watch.argtypes = [ctypes.c_void_p]
+    return library, found["names"], found["source"]
 
 
 def _whole(folder: Path) -> dict[str, Any] | None:

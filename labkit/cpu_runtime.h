@@ -110,6 +110,39 @@ template <class T, long long N> struct Tile {
       throw OutOfRange{name, i, N};
     return data[i];
   }
+  T *operator+(long long i) const { return &(*this)[i]; }
+};
+
+// Who watches a block step by step (`stepping.py`): which block, and what to call after each
+// step with its number, the memory of the tiles it may have written, and the loop indices.
+struct Watch {
+  int64_t block[3];
+  void (*step)(int64_t number, void **tiles, int64_t *bytes, int64_t count, int64_t *loops);
+};
+inline thread_local Watch *watch = nullptr;
+
+// The size of the tile that begins at this address; 0 if none is known.
+inline int64_t tile_bytes(void *address) {
+  for (const Memory &tile : block_memory)
+    if (tile.data == address)
+      return int64_t(tile.bytes);
+  return 0;
+}
+
+struct Seen { // the arguments of one labkit_step, sorted by kind
+  void *tiles[64];
+  int64_t bytes[64], loops[64];
+  int64_t count = 0, depth = 0;
+  void add(void *tile) {
+    if (count < 64) {
+      bytes[count] = tile_bytes(tile);
+      tiles[count++] = tile;
+    }
+  }
+  void add(long long index) {
+    if (depth < 64)
+      loops[depth++] = index;
+  }
 };
 
 struct AssertFailed {
@@ -152,6 +185,24 @@ inline int labkit_new_block() {
     memset(tile.data, 0xff, tile.bytes);
   return 0;
 }
+
+// Whether the block is to run: all of them, unless someone watches one.
+inline bool labkit_chosen(int64_t x, int64_t y = 0, int64_t z = 0) {
+  const labkit::Watch *w = labkit::watch;
+  return !w || (w->block[0] == x && w->block[1] == y && w->block[2] == z);
+}
+
+// Ends a step: its number, then the tiles it may have written, then the loop indices.
+template <class... Arguments> int labkit_step(int64_t number, Arguments... arguments) {
+  if (labkit::watch) {
+    labkit::Seen seen;
+    (seen.add(arguments), ...);
+    labkit::watch->step(number, seen.tiles, seen.bytes, seen.count, seen.loops);
+  }
+  return 0;
+}
+
+extern "C" void labkit_watch(labkit::Watch *watch) { labkit::watch = watch; }
 
 // T.device_assert
 inline int labkit_assert(bool holds, const char *message) {
