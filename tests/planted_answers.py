@@ -53,3 +53,192 @@ PLANTED["02.3"] = [
      "of shared memory a block, and the T4 gives 64 KiB"),
     ("spills", (("128, 64, 32", "128, 128, 32"),), "are spilled to memory"),
 ]
+PLANTED["00.1"] = [
+    ("no parentheses", (("(F[bx * block + i] - 32) / 1.8", "F[bx * block + i] - 32 / 1.8"),),
+     "needs parentheses"),
+    ("multiplied", ((" / 1.8", " * 1.8"),), "It was multiplied by 1.8"),
+    ("first block again", (("(F[bx * block + i]", "(F[i]"),), "Every block reads the first block"),
+    ("the way back", (("(F[bx * block + i] - 32) / 1.8", "F[bx * block + i] * 1.8 + 32"),),
+     "from Celsius to Fahrenheit"),
+    ("stored in the first block", (("C[bx * block + i] =", "C[i] ="),), "no thread wrote them"),
+    ("grid rounds down", (("T.ceildiv(N, block)", "N // block"),),
+     "The last tile was never written"),
+]
+PLANTED["00.2"] = [
+    ("powers of two", (("[1, 512, 1025]", "[256, 512, 1024]"),), "rounds the number of blocks"),
+    ("too small", (("[1, 512, 1025]", "[1, 512, 259]"),), "ends at 1,024"),
+    ("no multiple", (("[1, 512, 1025]", "[1, 1025, 1027]"),), "N % 256 elements"),
+    ("no single one", (("[1, 512, 1025]", "[2, 512, 1025]"),), "single element"),
+    ("too many", (("[1, 512, 1025]", "[1, 2, 512, 1025]"),), "one to 3 sizes"),
+    ("multiples of four", (("[1, 512, 1025]", "[512, 1028, 1024]"),), "four elements at a time"),
+]
+PLANTED["00.3"] = [
+    ("sum", (("max(memory, compute)", "(memory + compute)"),), "not the sum"),
+    ("smaller", (("max(", "min("),), "the larger one"),
+    ("seconds", ((" * 1e3", ""),), "in seconds"),
+    ("bytes only", (("max(memory, compute)", "memory"),), "Only the bytes"),
+    ("operations only", (("max(memory, compute)", "compute"),), "Only the operations"),
+    ("nothing returned", (("return max", "max"),), "gives None"),
+]
+PLANTED["01.1"] = [
+    ("alpha times the sum", (("alpha * A[bx * block + i] + B[bx * block + i]",
+                              "alpha * (A[bx * block + i] + B[bx * block + i])"),),
+     "alpha multiplies the sum"),
+    ("alpha times B", (("alpha * A[bx * block + i] +", "A[bx * block + i] + alpha *"),),
+     "alpha multiplies B"),
+    ("no alpha", (("= alpha * A", "= A"),), "alpha has no effect"),
+    ("first block again", (("A[bx * block + i] + B[bx * block + i]", "A[i] + B[i]"),),
+     "Every block reads the first block's"),
+    ("first block of B", (("B[bx * block + i]", "B[i]"),), "the first block of B"),
+    ("grid rounds down", (("T.ceildiv(N, block)", "N // block"),),
+     "The last tile was never written"),
+    ("reversed", (("C[bx * block + i]", "C[bx * block + block - 1 - i]"),), "output is wrong"),
+]
+PLANTED["01.2"] = [
+    ("rounds down", (("-(-N // each)", "N // each"),), "elements are lost"),
+    ("always adds", (("-(-N // each)", "(N // each + 1)"),), "must stay as it is"),
+    ("elements", (("16 // bytes_each", "16"),), "16 bytes are meant"),
+    ("bytes", (("// each) * each", "// each) * 16"),), "length in bytes"),
+]
+PLANTED["01.3"] = [
+    ("no minus", (("T.exp(-g)", "T.exp(g)"),), "exp lacks its minus sign"),
+    ("gate alone", (("x / (1.0", "1.0 / (1.0"),), "multiply it by X"),
+    ("swapped", (("x / (1.0 + T.exp(-g))", "g / (1.0 + T.exp(-x))"),), "changed places"),
+    ("grid rounds down", (("T.ceildiv(N, block)", "N // block"),),
+     "The last tile was never written"),
+    ("G alone", (("x / (1.0", "g / (1.0"),), "X is not used"),
+    ("narrow", (("1024, 128", "128, 128"),), "give each thread neighbours"),
+]
+PLANTED["03.1"] = [
+    ("added", (("max(stages, c_tile)", "(stages + c_tile)"),), "share the space"),
+    ("no tile of C", (("max(stages, c_tile)", "stages"),), "tile of C was left out"),
+    ("one stage", (("num_stages * (", "("),), "counted once"),
+    ("elements", (("block_K * 2", "block_K"), ("block_N * 2", "block_N")), "takes 2 bytes"),
+    ("bytes", ((" / 1024", ""),), "a KiB has 1,024"),
+]
+PLANTED["03.2"] = [
+    ("tile too small", (("block_M=64, block_N=128", "block_M=64, block_N=64"),),
+     "The tile of C has 4,096 elements"),
+    ("registers", (("block_M=64, block_N=128, block_K=32, num_stages=3, threads=128",
+                    "block_M=128, block_N=128, block_K=32, num_stages=2, threads=128"),),
+     "limited by registers"),
+    ("shared memory", (("block_K=32, num_stages=3", "block_K=64, num_stages=3"),),
+     "limited by shared memory"),
+    ("too many stages", (("block_K=32, num_stages=3", "block_K=128, num_stages=4"),), "cannot be launched"),
+    ("a knob missing", ((", threads=128)", ")"),), "has the knobs"),
+    ("no tile of a tensor core", (("block_N=128", "block_N=130"),), "does not compile"),
+]
+PLANTED["03.3"] = [
+    ("half as large", (("block_M=128, block_N=256", "block_M=128, block_N=128"),),
+     "The tile of C has 16,384 elements"),
+    ("too few threads", (("threads=256", "threads=128"),), "are spilled to memory"),
+    ("too large", (("block_M=128", "block_M=256"),), "are spilled to memory"),
+    ("too deep", (("block_K=32, num_stages=2", "block_K=64, num_stages=4"),),
+     "cannot be launched"),
+    ("not whole", (("num_stages=2", "num_stages=2.5"),), "each a whole number"),
+]
+PLANTED["04.1"] = [
+    ("bias after", (("                acc[i, j] += T.Cast(\"float32\", bias[bx * block_N + j])\n", ""),
+                    ("T.exp(-acc[i, j]))", "T.exp(-acc[i, j])) + bias[bx * block_N + j]")),
+     "added after the activation"),
+    ("no bias", (("                acc[i, j] += T.Cast(\"float32\", bias[bx * block_N + j])\n", ""),),
+     "The bias is missing"),
+    ("first tile's bias", (("bias[bx * block_N + j]", "bias[j]"),), "bias of the first tile"),
+    ("sigmoid", (("= acc[i, j] / (1.0", "= 1.0 / (1.0"),), "That is sigmoid(x)"),
+    ("not cleared", (("T.clear(acc)", "pass"),), "an accumulator that was not cleared"),
+    ("in the loop", (("            for i, j in", "                for i, j in"),
+                     ("                acc[i, j] +=", "                    acc[i, j] +="),
+                     ("                acc[i, j] = acc", "                    acc[i, j] = acc")),
+     "in every step along K"),
+]
+PLANTED["04.2"] = [
+    ("no residual", ((' + T.Cast("float32", R_tile[i, j])', ""),), "The residual is missing"),
+    ("no alpha", (("alpha * acc", "acc"),), "alpha is missing"),
+    ("alpha of both", (('alpha * acc[i, j] + T.Cast("float32", R_tile[i, j])',
+                        'alpha * (acc[i, j] + T.Cast("float32", R_tile[i, j]))'),),
+     "multiplies the residual, too"),
+    ("first tile of R", (("R[by * block_M, bx * block_N]", "R[0, 0]"),), "first tile of R"),
+    ("axes of R swapped", (("R[by * block_M, bx * block_N]", "R[bx * block_N, by * block_M]"),),
+     "output is wrong"),
+    ("read twice", (("acc[i, j] + T.Cast(\"float32\", R_tile[i, j])",
+                     "acc[i, j] + 0.5 * (R_tile[i, j] + T.Cast(\"float32\", "
+                     "R[by * block_M + i, bx * block_N + j]))"),), "reads R in 2 places"),
+]
+PLANTED["04.3"] = [
+    ("swapped", (("gate = X_tile[i, 2 * j]", "gate = X_tile[i, 2 * j + 1]"),
+                 ("* X_tile[i, 2 * j + 1])", "* X_tile[i, 2 * j])")), "changed places"),
+    ("sigmoid", (("gate / (1.0", "1.0 / (1.0"),), "sigmoid alone"),
+    ("no activation", (("gate / (1.0 + T.exp(-gate))", "gate"),), "The activation is missing"),
+    ("every tile from the first", (("bx * 2 * block_N", "bx * 0"),), "output is wrong"),
+    ("not cleared", (("T.clear(acc)", "pass"),), "an accumulator that was not cleared"),
+    ("half a tile", (("T.Parallel(block_M, block_N)", "T.Parallel(block_M, block_N // 2)"),),
+     "no thread wrote them"),
+]
+PLANTED["05.1"] = [
+    ("zeros in the padding", (('-T.infinity("float32"))', "0.0)"),), "The padding takes part"),
+    ("softmax", (("= x[i, j] - total[i]", "= T.exp(x[i, j] - total[i])"),), "That is the softmax"),
+    ("no logarithm", (("top[i] + T.log(total[i])", "top[i]"),), "logarithm of the sum was not"),
+    ("no maximum", (("top[i] + T.log(total[i])", "T.log(total[i])"),), "the maximum was not"),
+    ("sum for its logarithm", (("T.log(total[i])", "total[i]"),), "where its logarithm belongs"),
+    ("grid rounds down", (("T.ceildiv(M, rows)", "T.max(1, M // rows)"),),
+     "The last row of tiles was never written"),
+    ("no maximum in exp", (("T.exp(x[i, j] - top[i])", "T.exp(x[i, j])"),), "output is wrong"),
+]
+PLANTED["05.2"] = [
+    ("by the width", (("scale[i] / N", "scale[i] / width"),), "the padded width"),
+    ("sum", (("scale[i] / N", "scale[i]"),), "not their mean"),
+    ("no eps", ((" / N + eps", " / N"),), "eps is missing"),
+    ("eps after the root", (("T.rsqrt(scale[i] / N + eps)", "1.0 / (T.sqrt(scale[i] / N) + eps)"),),
+     "it belongs under it"),
+    ("no weight", ((' * T.Cast("float32", W[j])', ""),), "The weight W is missing"),
+    ("rows swapped", (("X[b * rows + i, j]), 0.0)", "X[b * rows + (rows - 1 - i), j]), 0.0)"),),
+     "output is wrong"),
+]
+PLANTED["05.3"] = [
+    ("not corrected", (("total[t] *= T.exp(before[t] - top[t])", "total[t] *= 1.0"),),
+     "The sums so far were not corrected"),
+    ("no maximum", (("row_top[i] + T.log", "T.log"),), "log(sum) belongs on top of it"),
+    ("no logarithm", (("T.log(row_total[i])", "row_total[i]"),), "its logarithm was asked for"),
+    ("last piece", (("T.ceildiv(N, piece)", "N // piece"),), "The last piece is left out"),
+    ("zeros", (('-T.infinity("float32"))', "0.0)"),), "Padding with zeros takes part"),
+    ("starts at minus infinity", (("T.fill(top, LOWEST)",
+                                   'T.fill(top, -T.infinity("float32"))'),), "1 elements are NaN"),
+    ("two passes", (("                L[b] = row_top[i] + T.log(row_total[i])",
+                     "                L[b] = row_top[i] + T.log(row_total[i])\n"
+                     "                L[b] += 0.0 * T.Cast(\"float32\", X[b, N - 1])"),),
+     "reads X in 2 places"),
+]
+PLANTED["07.1"] = [
+    ("all of them", (("large and ahead and schedule[\"panel\"] == 16", "True"),),
+     "at most 16 are asked for"),
+    ("none", (("large and ahead", "False and ahead"),), "It forbids all"),
+    ("small tiles", ((">= 128 * 256", "< 128 * 256"),), "it was a bad bet"),
+    ("nothing returned", (("return large", "large"),), "True or False belongs"),
+    ("a knob that is not there", (('"num_stages"', '"stages"'),), "KeyError"),
+]
+PLANTED["07.2"] = [
+    ("from the slowest", (("min(ran.values()) * (1 + within)", "max(ran.values()) * (1 - within)"),),
+     "measured from the slowest"),
+    ("not sorted", (("sorted(near, key=ran.get)", "near"),), "They are not sorted"),
+    ("slowest first", (("sorted(near, key=ran.get)", "sorted(near, key=ran.get, reverse=True)"),),
+     "The slowest comes first"),
+    ("no most", (("[:most]", ""),), "`most` has no effect"),
+    ("no within", (("(1 + within)", "float('inf')"),), "`within` has no effect"),
+    ("empty", (("    if not ran:\n        return []\n", ""),), "ValueError"),
+    ("NaN kept", (("    if not ran:\n        return []\n", ""), (" if ms == ms", "")),
+     "expected []"),
+]
+PLANTED["07.3"] = [
+    ("the recorded winner", (("schedules[min(times, key=times.get)]\n",
+                              "schedules[0] | dict(block_M=128, block_N=256, block_K=128, "
+                              "num_stages=2, threads=256, panel=0)\n"),),
+     "It measured a faster schedule"),
+    ("never measured", (("times[number] = measure(**schedules[number])\n    while",
+                         "times[number] = float(number)\n    while"),), "never measured"),
+    ("the first twenty", (("schedules), 6)", "schedules))[:20]"),), "slower than the best"),
+    ("too many", (("min(20, len(schedules))", "len(schedules)"),), "measurements are used up"),
+    ("the slowest", (("    return schedules[min(", "    return schedules[max("),),
+     "a faster schedule"),
+    ("nothing returned", (("    return schedules[min(times, key=times.get)]", "    pass"),),
+     "It returns no schedule"),
+]

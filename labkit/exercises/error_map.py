@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from labkit.exercises.mistakes import Wrong
 from labkit.pictures import _EMPTY, _INK, _LINE, BLUE, GREEN, ORANGE, Picture, _Canvas

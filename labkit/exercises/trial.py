@@ -124,12 +124,18 @@ class FunctionCheck:
             wanted = self.wanted(*arguments)
             if not self.same(got, wanted):
                 before = f"Right for {_several(place, 'case')} before. " if place else ""
-                told = next((sentence for sentence, mistaken in self.mistakes.items()
-                             if self.same(got, mistaken(*arguments))), "")
+                told = self._suspected(answer)
                 return Outcome(False, tuple(line for line in (
                     f"{before}{call} gives {_short(got)}, expected {_short(wanted)}.", told)
                     if line))
         return Outcome(True, (f"Right for {_several(len(self.cases), 'case')}.",))
+
+    def _suspected(self, answer: Any) -> str:
+        """The sentence of the mistake that gives the same results in all cases; or ""."""
+        results = [_result(answer, arguments) for arguments in self.cases]
+        return next((sentence for sentence, mistaken in self.mistakes.items() if all(
+            self.same(result, _result(mistaken, arguments))
+            for result, arguments in zip(results, self.cases, strict=True))), "")
 
 
 def failure(error: BaseException, answer: Any) -> str:
@@ -178,7 +184,7 @@ def _wrong(out: Any, reference: Any, verdict: Any, suspected: str) -> Outcome:
     return Outcome(False, tuple(lines), error_map(wrong, f"Where the {verdict.name} is wrong"))
 
 
-class _quiet:  # noqa: N801 (used as a function is)
+class _quiet:
     """TileLang logs a page for each program that does not trace; here it is told in a sentence.
     Only this thread's records are dropped."""
 
@@ -194,6 +200,14 @@ class _quiet:  # noqa: N801 (used as a function is)
 
     def __exit__(self, *_: object) -> None:
         _quiet._here.on = False
+
+
+def _result(function: Any, arguments: tuple[Any, ...]) -> Any:
+    """What a call gives, or the name of the error that it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:  # told elsewhere: here it only tells mistakes apart
+        return f"raises {type(error).__name__}"
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
