@@ -124,7 +124,8 @@ PLANTED["03.2"] = [
      "limited by registers"),
     ("shared memory", (("block_K=32, num_stages=3", "block_K=64, num_stages=3"),),
      "limited by shared memory"),
-    ("too many stages", (("block_K=32, num_stages=3", "block_K=128, num_stages=4"),), "cannot be launched"),
+    ("too many stages", (("block_K=32, num_stages=3", "block_K=128, num_stages=4"),),
+     "cannot be launched"),
     ("a knob missing", ((", threads=128)", ")"),), "has the knobs"),
     ("no tile of a tensor core", (("block_N=128", "block_N=130"),), "does not compile"),
 ]
@@ -137,11 +138,12 @@ PLANTED["03.3"] = [
      "cannot be launched"),
     ("not whole", (("num_stages=2", "num_stages=2.5"),), "each a whole number"),
 ]
+ADD_BIAS = '                acc[i, j] += T.Cast("float32", bias[bx * block_N + j])\n'
 PLANTED["04.1"] = [
-    ("bias after", (("                acc[i, j] += T.Cast(\"float32\", bias[bx * block_N + j])\n", ""),
+    ("bias after", ((ADD_BIAS, ""),
                     ("T.exp(-acc[i, j]))", "T.exp(-acc[i, j])) + bias[bx * block_N + j]")),
      "added after the activation"),
-    ("no bias", (("                acc[i, j] += T.Cast(\"float32\", bias[bx * block_N + j])\n", ""),),
+    ("no bias", ((ADD_BIAS, ""),),
      "The bias is missing"),
     ("first tile's bias", (("bias[bx * block_N + j]", "bias[j]"),), "bias of the first tile"),
     ("sigmoid", (("= acc[i, j] / (1.0", "= 1.0 / (1.0"),), "That is sigmoid(x)"),
@@ -217,7 +219,8 @@ PLANTED["07.1"] = [
     ("a knob that is not there", (('"num_stages"', '"stages"'),), "KeyError"),
 ]
 PLANTED["07.2"] = [
-    ("from the slowest", (("min(ran.values()) * (1 + within)", "max(ran.values()) * (1 - within)"),),
+    ("from the slowest", (("min(ran.values()) * (1 + within)",
+                           "max(ran.values()) * (1 - within)"),),
      "measured from the slowest"),
     ("not sorted", (("sorted(near, key=ran.get)", "near"),), "They are not sorted"),
     ("slowest first", (("sorted(near, key=ran.get)", "sorted(near, key=ran.get, reverse=True)"),),
@@ -226,7 +229,7 @@ PLANTED["07.2"] = [
     ("no within", (("(1 + within)", "float('inf')"),), "`within` has no effect"),
     ("empty", (("    if not ran:\n        return []\n", ""),), "ValueError"),
     ("NaN kept", (("    if not ran:\n        return []\n", ""), (" if ms == ms", "")),
-     "expected []"),
+     "NaN was not left out"),
 ]
 PLANTED["07.3"] = [
     ("the recorded winner", (("schedules[min(times, key=times.get)]\n",
@@ -241,4 +244,66 @@ PLANTED["07.3"] = [
      "a faster schedule"),
     ("nothing returned", (("    return schedules[min(times, key=times.get)]", "    pass"),),
      "It returns no schedule"),
+]
+PLANTED["06.1"] = [
+    ("first query", (("first + block_M + past", "first + 1 + past"),), "the last one sees more"),
+    ("no past", ((" + past)", ")"),), "`past` has no effect"),
+    ("not clipped", (("min(Sk, first + block_M + past)", "first + block_M + past"),),
+     "more than Sk keys"),
+    ("rounds down", (("-(-seen // block_N)", "seen // block_N"),), "That rounds down"),
+    ("all", (("seen = min(Sk, first + block_M + past)", "seen = Sk"),), "That is all tiles"),
+]
+PLANTED["06.2"] = [
+    ("not scaled", (("top[i] * D**-0.5 + T", "top[i] + T"),), "top was not scaled"),
+    ("base 2", (("T.log(total[i])", "T.log2(total[i])"),), "of base 2"),
+    ("scaled by log2(e)", (("top[i] * D**-0.5 +", "top[i] * (D**-0.5 * 1.4426950408889634) +"),),
+     "scaled by log2(e), too"),
+    ("no maximum", (("top[i] * D**-0.5 + T", "T"),), "The maximum is missing from L"),
+    ("maximum alone", ((" + T.log(total[i])", ""),), "That is the maximum alone"),
+    ("first rows again", (("L[by, bx * block_M]", "L[by, 0]"),), "output 1 is wrong"),
+    ("never stored", (("            T.copy(total, L[by, bx * block_M])", "            #"),),
+     "Every element is NaN"),
+]
+PLANTED["06.3"] = [
+    ("starts at minus infinity", (("T.fill(top, -1e30)", 'T.fill(top, -T.infinity("float32"))'),),
+     "rows are NaN from end to end"),
+    ("no window", ((" & (apart < window)", ""),
+                   ("T.max(0, bx * block_M - window + 1) // block_N", "0")),
+     "The window is missing"),
+    ("too wide", (("(apart < window)", "(apart <= window)"),), "one key too wide"),
+    ("too narrow", (("(apart < window)", "(apart < window - 1)"),), "one key too narrow"),
+    ("not causal", (("(apart >= 0) & ", ""),), "the mask lacks its causal side"),
+    ("all tiles", (("T.max(0, bx * block_M - window + 1) // block_N", "0"),),
+     "start the loop at the first tile"),
+    ("scale", (("scale=D**-0.5 * 1.44", "scale=1.44"),), "not divided by sqrt(D)"),
+]
+PLANTED["08.1"] = [
+    ("grid", (("T.ceildiv(M, rows)", "M // rows"),), "The last row of tiles was never written"),
+    ("first row's peak", (("peak[i]", "peak[0]"),), "the peak of its first row"),
+    ("largest element", (("T.reduce_absmax", "T.reduce_max"),), "not of the largest magnitude"),
+    ("width", (("max(threads, 1 << (N - 1).bit_length())", "N"),),
+     "the width of the fragment has to suit the threads"),
+    ("sum", (("T.reduce_absmax", "T.reduce_abssum"),), "its sum of magnitudes"),
+]
+PLANTED["08.2"] = [
+    ("no spills", (("if compiled.resources.spill_stores:", "if False:"),),
+     "Spills were not looked at"),
+    ("no fit", (("if compiled.shared_bytes > compiled.gpu.shared_per_block:", "if False:"),),
+     "The fit was not looked at"),
+    ("no tensor core", (('if not {"mma", "wgmma"} & set(compiled.landmarks):', "if False:"),),
+     "The tensor core was not looked at"),
+    ("wgmma only", (('{"mma", "wgmma"}', '{"wgmma"}'),), "Hopper's name alone"),
+    ("mma only", (('{"mma", "wgmma"}', '{"mma"}'),), "mma is not the only name"),
+    ("48 KiB", (("compiled.gpu.shared_per_block", "48 * 1024"),), "The limit is the GPU's own"),
+]
+PLANTED["08.3"] = [
+    ("one less at a time", (("step = sizes[name] // 2", "step = 1"),), "200 calls are used up"),
+    ("takes every step", (("and fails(**smaller):\n                    sizes",
+                           "and fails(**smaller) is not None:\n                    sizes"),),
+     "where the kernel is right"),
+    ("halving only", (("sizes[name] - step}", "sizes[name] // 2}"),), "no single step is left"),
+    ("one size only", (("for name in sizes:\n", "for name in ['M']:\n"),),
+     "no single step is left"),
+    ("nothing returned", (("            return shrink(fails, smaller)\n    return sizes",
+                           "            return shrink(fails, smaller)"),), "it returns None"),
 ]

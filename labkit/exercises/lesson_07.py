@@ -93,22 +93,16 @@ def worth_trying(schedule):
 
 # --- 07.2
 
-def _finalists(times: dict[str, float], most: int = 12, within: float = 0.15) -> list[str]:
-    ran = {name: ms for name, ms in times.items() if ms == ms and ms < math.inf}
-    limit = min(ran.values(), default=0.0) * (1 + within)
-    return sorted((n for n, ms in ran.items() if ms <= limit), key=ran.__getitem__)[:most]
-
-
-def _of_slowest(times: dict[str, float], most: int = 12, within: float = 0.15) -> list[str]:
-    ran = {name: ms for name, ms in times.items() if ms == ms and ms < math.inf}
-    limit = max(ran.values()) * (1 - within)
-    return sorted((n for n, ms in ran.items() if ms <= limit), key=ran.__getitem__)[:most]
-
-
-def _by_mean(times: dict[str, float], most: int = 12, within: float = 0.15) -> list[str]:
-    ran = {name: ms for name, ms in times.items() if ms == ms and ms < math.inf}
-    limit = sum(ran.values()) / len(ran) * (1 + within)
-    return sorted((n for n, ms in ran.items() if ms <= limit), key=ran.__getitem__)[:most]
+def _finalists(times: dict[str, float], most: int | None = 12, within: float = 0.15,
+               order: int = 1, of: Any = None, keep_nan: bool = False) -> list[str]:
+    """The right answer, or one with a mistake. order: 0 as they stand, -1 the slowest first. of:
+    times -> limit. keep_nan: NaN is compared like a number."""
+    ran = {name: ms for name, ms in times.items() if ms == ms or keep_nan}
+    if not ran and not keep_nan:
+        return []
+    limit = of(ran.values(), within) if of else min(ran.values()) * (1 + within)
+    near = [name for name, ms in ran.items() if ms <= limit]
+    return (sorted(near, key=ran.__getitem__, reverse=order < 0) if order else near)[:most]
 
 
 FINALISTS = Exercise(
@@ -152,16 +146,20 @@ def finalists(times, most=12, within=0.15):
                ({"only": math.nan},), ({"n": math.nan, "p": 2.0, "q": 2.5}, 5, 0.5), ({},)),
         wanted=_finalists,
         mistakes={
-            "The limit is measured from the slowest; it belongs above the fastest.": _of_slowest,
-            "The limit is measured from the mean; it belongs above the fastest.": _by_mean,
+            "The limit is measured from the slowest; it belongs above the fastest.":
+                lambda *a: _finalists(*a, of=lambda ms, within: max(ms) * (1 - within)),
+            "The limit is measured from the mean; it belongs above the fastest.":
+                lambda *a: _finalists(*a, of=lambda ms, w: sum(ms) / len(ms) * (1 + w)),
             "They are not sorted: the fastest comes first.":
-                lambda t, most=12, within=0.15: [n for n in t if n in _finalists(t, most, within)],
+                lambda *a: _finalists(*a, order=0),
             "The slowest comes first; the fastest should.":
-                lambda t, most=12, within=0.15: _finalists(t, most, within)[::-1],
+                lambda *a: _finalists(*a, order=-1),
             "`most` has no effect.":
-                lambda t, most=12, within=0.15: _finalists(t, len(t), within),
+                lambda t, most=12, within=0.15: _finalists(t, None, within),
             "`within` has no effect: that is everything that ran.":
-                lambda t, most=12, within=0.15: _finalists(t, most, math.inf),
+                lambda *a: _finalists(*a, of=lambda ms, within: math.inf),
+            "NaN was not left out: the least of numbers with a NaN among them depends on their "
+            "order.": lambda *a: _finalists(*a, keep_nan=True),
         }))
 
 
