@@ -175,7 +175,8 @@ FAILURES = [
     ("no such name", "A[bx * 32 + i]", "B[bx * 32 + i]",
      "line 10 of your cell, `tile[i] = B[bx * 32 + i]`: NameError: name 'B' is not defined"),
     ("no such argument", "threads=32", "thread=32", "line 7 of your cell"),
-    ("index beyond a tile", "(32,), \"float32\")\n            for", "(16,), \"float32\")\n            "
+    ("index beyond a tile", "(32,), \"float32\")\n            for",
+     "(16,), \"float32\")\n            "
      "for", "used index 16 of tile, which has 16 elements"),
     ("Python error", "    @T.prim_func", "    N // 0\n    @T.prim_func",
      "line 5 of your cell, `N // 0`: ZeroDivisionError"),
