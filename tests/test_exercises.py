@@ -16,10 +16,12 @@ from labkit import lessons
 from labkit.errors import BadArgument
 from labkit.exercises import all_exercises, progress_file
 from labkit.exercises.exercise import find, load
+from labkit.exercises.trial import KernelCheck
 
 pytestmark = pytest.mark.exercises
 EXERCISES = all_exercises()
 LESSONS = lessons.all_lessons(ROOT / "notebooks")
+KERNELS = [e for e in EXERCISES if isinstance(e.judge, KernelCheck)]
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.key)
 
 
@@ -104,6 +106,28 @@ def test_solution_is_correct(exercise, verdicts):
     feedback = verdicts[exercise.key, "solution"]
     assert feedback.ok, feedback
     assert "not judged" not in feedback.text, "this machine lacks nvcc"
+
+
+@pytest.mark.parametrize("gpu", ["T4", "A100", "H100"])
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda e: e.key)
+def test_solution_compiles_for_a_gpu(exercise, gpu):
+    program = load(exercise, exercise.solution)(**exercise.judge.cases[0])
+    compiled = lab.cross_compile(program, gpu, exercise.judge.pass_configs)
+    assert compiled.shared_bytes <= compiled.gpu.shared_per_block
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda e: e.key)
+def test_solution_is_right_on_the_gpu(exercise, cuda):
+    judge = exercise.judge
+    sizes = judge.cases[0]
+    inputs = judge.inputs(sizes, cuda.Generator().manual_seed(0))
+    run = lab.compile(load(exercise, exercise.solution)(**sizes), out_idx=judge.out_idx,
+                      device="gpu", pass_configs=judge.pass_configs)
+    outputs, wanted = run(*(x.cuda() for x in inputs)), judge.reference(sizes, *inputs)
+    for out, reference in zip(*(x if isinstance(x, tuple) else (x,) for x in (outputs, wanted)),
+                              strict=True):
+        lab.check(out.cpu(), reference, name=exercise.key)
 
 
 @pytest.mark.parametrize(("key", "what", "sentence"), [

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import MissingTool
+from labkit.errors import CompileFailed, MissingTool
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,25 @@ class Finding:
 
 
 Figure = Callable[[Any], Finding]
+
+
+def compiles(gpus: tuple[str, ...], sizes: dict[str, Any], advice: str = "",
+             pass_configs: dict[str, Any] | None = None) -> Figure:
+    """TileLang compiles the program for each of `gpus`: the CPU run asks for no layout, and takes
+    some programs that no GPU can have."""
+    def judge(build: Any) -> Finding:
+        from labkit.crosscompile import cross_compile
+
+        for gpu in gpus:
+            try:
+                cross_compile(build(**sizes), gpu, pass_configs)
+            except CompileFailed as error:
+                reason = str(error).split(": ", 1)[-1].splitlines()[0][:140].rstrip(". ")
+                at = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+                return Finding(False, f"it runs on the CPU, but at {at} it does not compile for "
+                               f"the {gpu} ({reason}){': ' + advice if advice else '.'}")
+        return Finding(True, f"It compiles for the {' and the '.join(gpus)}.")
+    return judge
 
 
 def fits(gpu: str, sizes: dict[str, Any]) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.exercises.exercise import Exercise
-from labkit.exercises.figures import fits, no_spills, reads
+from labkit.exercises.figures import compiles, fits, no_spills, reads
 from labkit.exercises.trial import KernelCheck
 
 STEP = 32  # block_K of all three
@@ -74,7 +74,8 @@ def gemm_bt(M, N, K, block_M=64, block_N=64, block_K=32, num_stages=2, dtype="fl
                 lambda s, A, B: _linear(s, A, B, (s["K"] - 1) // STEP * STEP),
             "Every step reads the first tile of B: its index along K is missing.":
                 lambda s, A, B: _linear(s, A, _first_tile_again(B)),
-        }))
+        },
+        figures=(compiles(("T4", "H100"), dict(M=512, N=512, K=512)),)))
 
 
 def _first_tile_again(B: Any) -> Any:
@@ -142,7 +143,8 @@ def gemm_batched(batch, M, N, K, block_M=64, block_N=64, block_K=32, dtype="floa
             "The last step along K is left out: the number of steps rounds down. Use T.ceildiv.":
                 lambda s, A, B: (A[..., :s["K"] // STEP * STEP].float()
                                  @ B[:, :s["K"] // STEP * STEP].float()),
-        }))
+        },
+        figures=(compiles(("T4", "H100"), dict(batch=2, M=512, N=512, K=512)),)))
 
 
 # --- 02.3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.exercises.exercise import Exercise
-from labkit.exercises.figures import landmark, no_spills, reads
+from labkit.exercises.figures import compiles, landmark, no_spills, reads
 from labkit.exercises.trial import KernelCheck
 
 BLOCK_N = 64
@@ -176,7 +176,8 @@ def gemm_residual(M, N, K, alpha=0.5, block_M=64, block_N=64, block_K=32, dtype=
                 lambda s, A, B, R: _alpha(s) * (A.float() @ B.float())
                 + _first_tile(_first_tile(R).mT).mT.float(),
         },
-        figures=(reads("R", 1, LARGE, "read each element of R once, after the loop."),)))
+        figures=(reads("R", 1, LARGE, "read each element of R once, after the loop."),
+                 compiles(("T4", "H100"), LARGE))))
 
 
 def _alpha(sizes: dict[str, Any]) -> float:

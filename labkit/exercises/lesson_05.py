@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.exercises.exercise import Exercise
-from labkit.exercises.figures import reads
+from labkit.exercises.figures import compiles, reads
 from labkit.exercises.trial import KernelCheck
 
 EPS = 1e-5
+GPUS, ODD = ("T4", "H100"), dict(M=64, N=1000)
+ADVICE = "the width of a fragment has to suit the threads; a power of two does."
 
 
 def _rows(generator: Any, M: int, N: int, scale: float = 3.0) -> Any:
@@ -107,7 +109,8 @@ def log_softmax(M, N, rows=4, threads=128, dtype="float16"):
             "The sum was taken off, where its logarithm belongs.":
                 lambda s, X: X.double() - X.double().amax(1, keepdim=True)
                 - (X.double() - X.double().amax(1, keepdim=True)).exp().sum(1, keepdim=True),
-        }))
+        },
+        figures=(compiles(GPUS, ODD, ADVICE),)))
 
 
 # --- 05.2
@@ -187,7 +190,8 @@ def rms_norm(M, N, eps=1e-5, rows=4, threads=128, dtype="float16"):
                 lambda s, X, w: _rms(X, w, s["N"]) / w.double(),
             "The mean was taken off first: that is LayerNorm.":
                 lambda s, X, w: _rms(X.double() - X.double().mean(1, keepdim=True), w, s["N"]),
-        }))
+        },
+        figures=(compiles(GPUS, ODD, ADVICE),)))
 
 
 def _rms_eps_outside(X: Any, w: Any) -> Any:
@@ -296,7 +300,8 @@ def logsumexp(M, N, threads=128, each=8, dtype="float16"):
                 lambda s, X: _lse_zeros(s, X),
         },
         figures=(reads("X", 1, dict(M=64, N=65536),
-                       "one pass is enough for a maximum and a sum."),)))
+                       "one pass is enough for a maximum and a sum."),
+                 compiles(GPUS, dict(M=64, N=65536), ADVICE))))
 
 
 def _lse_zeros(s: dict[str, int], X: Any) -> Any:

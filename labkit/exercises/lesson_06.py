@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from labkit.exercises.exercise import Exercise
-from labkit.exercises.figures import Finding
+from labkit.exercises.figures import Finding, compiles
 from labkit.exercises.trial import FunctionCheck, KernelCheck
 
 FAST_MATH = {"tl.enable_fast_math": True}
@@ -169,7 +169,9 @@ LSE = Exercise(
                 _with_lse(lambda top, total, scale: top * scale + total * LOG2E),
             "That is the maximum alone; the logarithm of the sum belongs on top of it.":
                 _with_lse(lambda top, total, scale: top * scale),
-        }))
+        },
+        figures=(compiles(("T4", "H100"), dict(heads=2, Sq=512, Sk=512, D=64), "",
+                          FAST_MATH),)))
 
 
 # --- 06.3
@@ -280,7 +282,8 @@ def window_attention(heads, S, D, window, block_M=64, block_N=64, dtype="float16
             "The scores were not divided by sqrt(D).":
                 lambda s, Q, K, V: _window(Q, K, V, s["window"], scale=False),
         },
-        figures=(_skips,)))
+        figures=(_skips, compiles(("T4", "A100"), dict(heads=2, S=512, D=64, window=128), "",
+                                  FAST_MATH))))
 
 
 def _window_to_end(Q: Any, K: Any, V: Any, window: int, block: int = 64) -> Any:

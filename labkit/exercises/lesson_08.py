@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from labkit.errors import CompileFailed
 from labkit.exercises.exercise import Exercise, Outcome
-from labkit.exercises.figures import Finding
+from labkit.exercises.figures import compiles
 from labkit.exercises.trial import FunctionCheck, KernelCheck, failure
 
 # --- 08.1
@@ -22,18 +21,6 @@ def _rows(X: Any, rows: int = 4) -> Any:
     """The peak of the first row of each block for all of its rows."""
     peak = X.double().abs().amax(1)
     return X.double() / peak[[i // rows * rows for i in range(len(X))]][:, None]
-
-
-def _compiles(build: Any) -> Finding:
-    from labkit.crosscompile import cross_compile
-
-    try:
-        cross_compile(build(M=64, N=1000), "A100")
-    except CompileFailed as error:
-        reason = str(error).split(": ", 1)[1].splitlines()[0][:140]
-        return Finding(False, "it runs on the CPU, but with N = 1,000 it does not compile for an "
-                       f"A100 ({reason}): the width of the fragment has to suit the threads.")
-    return Finding(True, "It compiles for an A100, also with N = 1,000.")
 
 
 def _inputs(s: dict[str, int], g: Any) -> list[Any]:
@@ -100,7 +87,8 @@ def peak_scale(M, N, rows=4, threads=128):
             "Each row was divided by its sum of magnitudes, not by its peak.":
                 lambda s, X: X.double() / X.double().abs().sum(1, keepdim=True),
         },
-        figures=(_compiles,)))
+        figures=(compiles(("T4", "A100"), dict(M=64, N=1000),
+                          "the width of the fragment has to suit the threads."),)))
 
 
 # --- 08.2
