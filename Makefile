@@ -61,8 +61,11 @@ test-gpu: setup
 notebooks: setup
 	$(BIN)/python tests/notebook_format.py --execute
 
-student solved: setup
-	$(BIN)/labkit edition $@ --out build/$@
+student: setup
+	$(BIN)/labkit edition student --out build/student
+
+solved: setup
+	$(BIN)/labkit edition solved --out build/solved
 
 lint: setup
 	$(BIN)/ruff check .

@@ -17,33 +17,45 @@ def error_map(wrong: Wrong, title: str) -> Picture:
     grid, tile, worst = wrong.verdict.grid, wrong.verdict.tile, _worst_tile(wrong)
     rows, columns = (min(n, most) for n, most in zip(grid, _MOST, strict=True))
     errors = _tile_errors(wrong)
-    cell = min(34.0, max(10.0, 460 / columns), max(10.0, 340 / rows))
+    cell = max(10.0, min(52.0, 460 / columns, 300 / rows))
     left, top = 46, 66
-    canvas = _Canvas(max(left + columns * cell + 190, 560),
-                     max(top + rows * cell + 34, top + 116))
+    x_of, y_of = (_edges(n, grid[axis], tile[axis], wrong.extent[axis], cell)
+                  for axis, n in ((1, columns), (0, rows)))
+    canvas = _Canvas(max(left + x_of[-1] + 190, 560), max(top + y_of[-1] + 34, top + 124))
     canvas.label(20, 24, title, 13, "start", weight="bold")
     size = f"{tile[1]} elements" if grid[0] == 1 and tile[0] == 1 else f"{tile[0]} x {tile[1]}"
-    canvas.label(20, 44, f"{len(wrong.verdict.bad_tiles)} of {grid[0] * grid[1]} tiles of {size} "
+    canvas.label(20, 44, f"{len(wrong.verdict.bad_tiles):,} of {grid[0] * grid[1]:,} tiles of {size} "
                  "hold errors", 11, "start", "#5b6270")
     bad = set(wrong.verdict.bad_tiles)
     for r in range(rows):
         for c in range(columns):
-            x, y = left + c * cell, top + r * cell
             fill, opacity = _colour(errors.get((r, c), 0.0)) if (r, c) in bad else (GREEN, 0.28)
-            canvas.box(x + 1, y + 1, cell - 2, cell - 2, fill, fill, opacity)
+            canvas.box(left + x_of[c] + 1, top + y_of[r] + 1, x_of[c + 1] - x_of[c] - 2,
+                       y_of[r + 1] - y_of[r] - 2, fill, fill, opacity)
     if worst[0] < rows and worst[1] < columns:
-        canvas.parts.append(f'<rect x="{left + worst[1] * cell + 1:g}" '
-                            f'y="{top + worst[0] * cell + 1:g}" width="{cell - 2:g}" '
-                            f'height="{cell - 2:g}" fill="none" stroke="{BLUE}" '
-                            'stroke-width="2.5"/>')
+        r, c = worst
+        canvas.parts.append(f'<rect x="{left + x_of[c] + 1:g}" y="{top + y_of[r] + 1:g}" '
+                            f'width="{x_of[c + 1] - x_of[c] - 2:g}" '
+                            f'height="{y_of[r + 1] - y_of[r] - 2:g}" fill="none" '
+                            f'stroke="{BLUE}" stroke-width="2.5"/>')
     for r in _marks(rows):
-        canvas.label(left - 6, top + (r + 0.5) * cell + 3, str(r), 9, "end", "#5b6270")
+        canvas.label(left - 6, top + (y_of[r] + y_of[r + 1]) / 2 + 3, str(r), 9, "end", "#5b6270")
     for c in _marks(columns):
-        canvas.label(left + (c + 0.5) * cell, top + rows * cell + 14, str(c), 9, colour="#5b6270")
-    _legend(canvas, left + columns * cell + 28, top)
+        canvas.label(left + (x_of[c] + x_of[c + 1]) / 2, top + y_of[-1] + 14, str(c), 9,
+                     colour="#5b6270")
+    _legend(canvas, left + x_of[-1] + 28, top)
     cut = "" if (rows, columns) == grid else f" The first {rows} x {columns} of them are shown."
     return canvas.done(f"{title}: errors in {len(bad)} of {grid[0] * grid[1]} tiles of {size}; "
                        f"the worst element lies in tile {worst}.{cut}\n{wrong.verdict.tile_map()}")
+
+
+def _edges(shown: int, count: int, tile: int, extent: int, cell: float) -> list[float]:
+    """Where each of the shown tiles begins and the last one ends; a ragged last one is narrower."""
+    edges = [n * cell for n in range(shown + 1)]
+    if shown == count:
+        part = (extent - (count - 1) * tile) / tile
+        edges[-1] = edges[-2] + max(min(part, 1.0) * cell, 9.0)
+    return edges
 
 
 def _colour(error: float) -> tuple[str, float]:

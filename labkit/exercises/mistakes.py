@@ -26,6 +26,7 @@ class Wrong:
         self.verdict = verdict
         columns = out.shape[-1] if out.dim() else 1
         self.shape = tuple(out.shape)
+        self.extent = (1, 1, *out.shape)[-2:]  # rows, columns of one matrix
         self.out = out.detach().double().reshape(-1, columns)
         self.ref = reference.detach().double().reshape(-1, columns)
         self.dtype = out.dtype
