@@ -187,7 +187,6 @@ PLANTED["05.1"] = [
     ("no maximum in exp", (("T.exp(x[i, j] - top[i])", "T.exp(x[i, j])"),), "output is wrong"),
 ]
 PLANTED["05.2"] = [
-    ("no padding", (("max(32, 1 << (N - 1).bit_length())", "N"),), "does not compile for the T4"),
     ("by the width", (("scale[i] / N", "scale[i] / width"),), "the padded width"),
     ("sum", (("scale[i] / N", "scale[i]"),), "not their mean"),
     ("no eps", ((" / N + eps", " / N"),), "eps is missing"),

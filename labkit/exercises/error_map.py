@@ -24,9 +24,9 @@ def error_map(wrong: Wrong, title: str) -> Picture:
     canvas = _Canvas(max(left + x_of[-1] + 190, 560), max(top + y_of[-1] + 34, top + 124))
     canvas.label(20, 24, title, 13, "start", weight="bold")
     size = f"{tile[1]} elements" if grid[0] == 1 and tile[0] == 1 else f"{tile[0]} x {tile[1]}"
-    canvas.label(20, 44, f"{len(wrong.verdict.bad_tiles):,} of {grid[0] * grid[1]:,} tiles of {size} "
-                 "hold errors", 11, "start", "#5b6270")
     bad = set(wrong.verdict.bad_tiles)
+    canvas.label(20, 44, f"{len(bad):,} of {grid[0] * grid[1]:,} tiles of {size} hold errors", 11,
+                 "start", "#5b6270")
     for r in range(rows):
         for c in range(columns):
             fill, opacity = _colour(errors.get((r, c), 0.0)) if (r, c) in bad else (GREEN, 0.28)

@@ -38,8 +38,8 @@ def compiles(gpus: tuple[str, ...], sizes: dict[str, Any], advice: str = "",
             except CompileFailed as error:
                 reason = str(error).split(": ", 1)[-1].splitlines()[0][:140].rstrip(". ")
                 at = ", ".join(f"{name} = {value}" for name, value in sizes.items())
-                return Finding(False, f"it runs on the CPU, but at {at} it does not compile for "
-                               f"the {gpu} ({reason}){': ' + advice if advice else '.'}")
+                return Finding(False, f"at {at} it does not compile for the {gpu} ({reason}), "
+                               f"though it runs on the CPU{': ' + advice if advice else '.'}")
         return Finding(True, f"It compiles for the {' and the '.join(gpus)}.")
     return judge
 

@@ -287,14 +287,17 @@ def window_attention(heads, S, D, window, block_M=64, block_N=64, dtype="float16
 
 
 def _window_to_end(Q: Any, K: Any, V: Any, window: int, block: int = 64) -> Any:
-    """Without the causal side, up to the last tile that the kernel visits."""
+    """Without the causal side, up to the end of the last tile that the kernel visits: beyond the
+    last key it holds zeros."""
     import torch
+    import torch.nn.functional as F
 
-    i = torch.arange(Q.shape[1])
-    last = (i // block + 1) * block
-    hidden = (i[:, None] - i[None, :] >= window) | (i[None, :] >= last[:, None])
-    scores = Q.float() @ K.float().mT / math.sqrt(Q.shape[-1])
-    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ V.float()
+    S = Q.shape[1]
+    i, j = torch.arange(S)[:, None], torch.arange(S + -S % block)
+    hidden = (i - j >= window) | (j >= (i // block + 1) * block)
+    K, V = (F.pad(x.float(), (0, 0, 0, -S % block)) for x in (K, V))
+    scores = Q.float() @ K.mT / math.sqrt(Q.shape[-1])
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ V
 
 
 EXERCISES = (TILES, LSE, WINDOW)

@@ -87,7 +87,7 @@ def peak_scale(M, N, rows=4, threads=128):
             "Each row was divided by its sum of magnitudes, not by its peak.":
                 lambda s, X: X.double() / X.double().abs().sum(1, keepdim=True),
         },
-        figures=(compiles(("T4", "A100"), dict(M=64, N=1000),
+        figures=(compiles(("T4", "A100"), dict(M=64, N=1001),
                           "the width of the fragment has to suit the threads."),)))
 
 
