@@ -66,7 +66,8 @@ class Exercise:
     def attempted(self, answer: Any) -> bool:
         """Whether `answer` is something else than the stub."""
         if callable(answer):
-            return tree(answer) != _tree_of(self.stub, self.answer)
+            untouched = _tree_of(self.stub, self.answer)
+            return untouched is None or tree(answer) != untouched
         return not _unfilled(answer)
 
     def is_solution(self, answer: Any) -> bool:
