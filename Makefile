@@ -2,6 +2,7 @@
 # make run     runs every lesson on this machine; report in runs/<time>/
 # make lab     opens JupyterLab on the lessons
 # make test    runs the tests
+# make student, make solved   write the lessons without or with solutions into build/
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
@@ -24,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
          --nbval-sanitize-with=tests/sanitize.cfg
 
-.PHONY: setup run lab test test-all test-gpu notebooks lint clean
+.PHONY: setup run lab test test-all test-gpu notebooks student solved lint clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -62,6 +63,12 @@ test-gpu: setup
 # Runs the lessons on the CPU and stores them with their outputs, in canonical form.
 notebooks: setup
 	$(BIN)/python tests/notebook_format.py --execute
+
+student: setup
+	$(BIN)/labkit edition student --out build/student
+
+solved: setup
+	$(BIN)/labkit edition solved --out build/solved
 
 lint: setup
 	$(BIN)/ruff check .

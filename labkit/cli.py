@@ -1,4 +1,4 @@
-"""The command `labkit`: doctor, lessons and run."""
+"""The command `labkit`: doctor, lessons, run, progress and edition."""
 
 from __future__ import annotations
 
@@ -84,6 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--timeout", type=_seconds, default=900.0, metavar="SECONDS",
                      help="limit for one lesson (default: 900)")
     run.set_defaults(command=_run)
+
+    progress = commands.add_parser("progress", help="which exercises are solved")
+    progress.set_defaults(command=_progress)
+
+    edition = commands.add_parser(
+        "edition", help="write the lessons with or without solutions",
+        description="Writes all lessons into a folder: `student` with the exercises unsolved, "
+                    "`solved` with the solutions in their cells.")
+    edition.add_argument("kind", choices=("student", "solved"))
+    edition.add_argument("--out", metavar="DIR", required=True, help="folder for the lessons")
+    edition.set_defaults(command=_edition)
     return parser
 
 
@@ -130,6 +141,21 @@ def _run(options: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, before)
     print(f"\n{report.table(shutil.get_terminal_size((120, 24)).columns)}")
     return report.exit_code
+
+
+def _progress(options: argparse.Namespace) -> int:
+    from labkit.exercises import progress
+
+    print(progress())
+    return _OK
+
+
+def _edition(options: argparse.Namespace) -> int:
+    from labkit import editions
+
+    written = editions.write(options.kind, options.out)
+    print(f"{len(written)} lessons written to {options.out}")
+    return _OK
 
 
 def _interrupt(*_: object) -> None:

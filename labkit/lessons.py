@@ -123,22 +123,38 @@ def kernel(lesson: str, name: str) -> Any:
     """The object called `name` that a `kernel` cell of `lesson` defines.
 
     The lesson's kernel cells are executed in order in a fresh namespace up to and including
-    the one that defines `name`. TileLang reads a program's source text, so each cell is made
-    known to `linecache` under its own file name.
+    the one that defines `name`.
 
     Raises BadArgument if the lesson does not exist or none of its kernel cells defines `name`.
     """
     found = find(lesson)
     space: dict[str, Any] = {"__name__": f"labkit.lesson_{found.stem}"}
     for index, cell in enumerate(found.kernel_cells()):
-        filename = f"<{found.stem} kernel cell {index}>"
-        source = cell.source + "\n"
-        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-        # dont_inherit: this file postpones annotations, which would hide names from TileLang
-        exec(compile(source, filename, "exec", dont_inherit=True), space)
+        execute(cell.source, f"<{found.stem} kernel cell {index}>", space)
         if name in space:
             return space[name]
     defined = [key for key, value in space.items()
                if not key.startswith("_") and not isinstance(value, ModuleType)]
     raise BadArgument(f"Lesson {found.stem} has no kernel called {name!r}; "
                       f"its kernel cells define: {', '.join(defined) or 'nothing'}.")
+
+
+def namespace(lesson: str) -> dict[str, Any]:
+    """All names that the kernel cells of `lesson` define, in a fresh namespace.
+
+    Raises BadArgument if the lesson does not exist.
+    """
+    found = find(lesson)
+    space: dict[str, Any] = {"__name__": f"labkit.lesson_{found.stem}"}
+    for index, cell in enumerate(found.kernel_cells()):
+        execute(cell.source, f"<{found.stem} kernel cell {index}>", space)
+    return space
+
+
+def execute(source: str, filename: str, space: dict[str, Any]) -> None:
+    """Executes `source` in `space`. TileLang reads a program's source text, so the text is made
+    known to `linecache` under `filename`."""
+    source = source.rstrip("\n") + "\n"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    # dont_inherit: this file postpones annotations, which would hide names from TileLang
+    exec(compile(source, filename, "exec", dont_inherit=True), space)

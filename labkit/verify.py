@@ -33,6 +33,7 @@ _HALF_SUBNORMAL = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-
                    "float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17}
 _TILES_SHOWN = (16, 48)
 _CHUNK = 1 << 22  # elements compared at a time
+_MISSING = object()
 
 
 def tolerance(dtype: str) -> float:
@@ -228,9 +229,20 @@ class _Differences:
         return {(r, c) for r, c in pairs.tolist()}
 
 
-def check(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = None,
-          name: str = "output", tf32: bool = False) -> Comparison:
-    """`compare`, but a difference raises WrongAnswer with the whole verdict."""
+def check(out: Any, reference: Any = _MISSING, *, tile: tuple[int, int] | int | None = None,
+          name: str = "output", tf32: bool = False) -> Any:
+    """`compare`, but a difference raises WrongAnswer with the whole verdict.
+
+    With text as its first argument it means an exercise: `lab.check("02.1", answer)` judges the
+    answer and returns a `Feedback`, right or wrong. `tile`, `name` and `tf32` have no part in that.
+    """
+    if isinstance(out, str):
+        from labkit import exercises
+
+        return exercises.check(out, *(() if reference is _MISSING else (reference,)))
+    if reference is _MISSING:
+        raise BadArgument("lab.check needs a reference to compare with; give one computed in "
+                          "float32 or float64 from the same inputs.")
     result = compare(out, reference, tile=tile, name=name, tf32=tf32)
     if not result.ok:
         raise WrongAnswer(repr(result))

@@ -1,0 +1,230 @@
+"""Every exercise: its stub, its solution, and wrong answers that its check must tell apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from notebook_format import ROOT
+from planted_answers import PLANTED
+
+import labkit as lab
+from labkit import lessons
+from labkit.errors import BadArgument
+from labkit.exercises import all_exercises, progress_file
+from labkit.exercises.exercise import find, load
+from labkit.exercises.trial import KernelCheck
+
+pytestmark = pytest.mark.exercises
+EXERCISES = all_exercises()
+LESSONS = lessons.all_lessons(ROOT / "notebooks")
+KERNELS = [e for e in EXERCISES if isinstance(e.judge, KernelCheck)]
+each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.key)
+
+
+@pytest.fixture(autouse=True)
+def own_progress(tmp_path, monkeypatch):
+    """No test may touch the progress of whoever runs it."""
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress.json"))
+
+
+def planted(exercise, replacements):
+    text = exercise.solution
+    for old, new in replacements:
+        assert text.count(old) == 1, f"{exercise.key}: {old!r} stands {text.count(old)} times"
+        text = text.replace(old, new)
+    return text
+
+
+def answers():
+    """(key, name of the answer) -> its source."""
+    found = {}
+    for exercise in EXERCISES:
+        found[exercise.key, "solution"] = exercise.solution
+        for what, replacements, _ in PLANTED[exercise.key]:
+            found[exercise.key, what] = planted(exercise, replacements)
+    return found
+
+
+@pytest.fixture(scope="session")
+def verdicts(tmp_path_factory):
+    """The feedback on every answer, made by as many threads as there are cores."""
+    os.environ["LABKIT_PROGRESS"] = str(tmp_path_factory.mktemp("progress") / "progress.json")
+
+    def judge(item):
+        (key, name), source = item
+        exercise = find(key)
+        return lab.check(key, load(exercise, source, name))
+
+    chosen = answers()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(chosen, pool.map(judge, chosen.items()), strict=True))
+
+
+def test_every_lesson_has_two_to_four_exercises():
+    for lesson in LESSONS:
+        assert 2 <= len([e for e in EXERCISES if e.lesson == lesson.number]) <= 4, lesson.stem
+
+
+@each_exercise
+def test_data_are_complete(exercise):
+    assert len(exercise.hints) == len(set(exercise.hints)) == 3
+    assert "#" in exercise.solution, "a solution says why"
+    assert len(PLANTED[exercise.key]) >= 4
+    for text in (exercise.stub, exercise.solution):
+        assert all(len(line) <= 100 for line in text.splitlines())
+        assert len(exercise.cell(text).splitlines()) <= 45
+    assert exercise.solution.strip() not in "\n".join(exercise.hints)
+
+
+@each_exercise
+def test_the_lesson_shows_statement_and_stub(exercise):
+    cells = lessons.find(exercise.lesson, ROOT / "notebooks").notebook.cells
+    (place,) = [i for i, cell in enumerate(cells) if cell.id == exercise.statement]
+    statement, stub = cells[place:place + 2]
+    assert statement.cell_type == "markdown"
+    assert statement.source.startswith(f"### {exercise.key} · {exercise.title}\n")
+    assert "lines" in statement.source or "line" in statement.source, "the size of an answer"
+    assert stub.source == exercise.cell(exercise.stub)
+    assert "exercise" in stub.metadata.tags
+    assert "not attempted yet" in str(stub.outputs)
+
+
+@each_exercise
+def test_stub_is_not_attempted(exercise):
+    feedback = lab.check(exercise.key, load(exercise, exercise.stub, "stub"))
+    assert not feedback.ok and not feedback.attempted
+    assert "not attempted yet" in repr(feedback)
+    assert progress_file.read() == {}
+
+
+@each_exercise
+def test_solution_is_correct(exercise, verdicts):
+    feedback = verdicts[exercise.key, "solution"]
+    assert feedback.ok, feedback
+    assert "not judged" not in feedback.text, "this machine lacks nvcc"
+
+
+@pytest.mark.parametrize("gpu", ["T4", "A100", "H100"])
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda e: e.key)
+def test_solution_compiles_for_a_gpu(exercise, gpu):
+    program = load(exercise, exercise.solution)(**exercise.judge.cases[0])
+    compiled = lab.cross_compile(program, gpu, exercise.judge.pass_configs)
+    assert compiled.shared_bytes <= compiled.gpu.shared_per_block
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exercise", KERNELS, ids=lambda e: e.key)
+def test_solution_is_right_on_the_gpu(exercise, cuda):
+    judge = exercise.judge
+    sizes = judge.cases[0]
+    inputs = judge.inputs(sizes, cuda.Generator().manual_seed(0))
+    run = lab.compile(load(exercise, exercise.solution)(**sizes), out_idx=judge.out_idx,
+                      device="gpu", pass_configs=judge.pass_configs)
+    outputs, wanted = run(*(x.cuda() for x in inputs)), judge.reference(sizes, *inputs)
+    for out, reference in zip(*(x if isinstance(x, tuple) else (x,) for x in (outputs, wanted)),
+                              strict=True):
+        lab.check(out.cpu(), reference, name=exercise.key)
+
+
+@pytest.mark.parametrize(("key", "what", "sentence"), [
+    (key, what, sentence) for key, wrong in PLANTED.items() for what, _, sentence in wrong])
+def test_wrong_answer_is_told_why(key, what, sentence, verdicts):
+    feedback = verdicts[key, what]
+    assert not feedback.ok and feedback.attempted, "a wrong answer passed"
+    assert sentence in feedback.text, feedback.text
+    assert "Traceback" not in feedback.text
+
+
+# --- what a learner calls
+
+
+def test_checks_of_tensors_and_of_exercises_keep_their_meaning():
+    import torch
+
+    ones = torch.ones(3)
+    assert lab.check(ones, ones).ok
+    with pytest.raises(BadArgument, match="needs a reference"):
+        lab.check(ones)
+    with pytest.raises(BadArgument, match="needs your answer"):
+        lab.check("02.1")
+    with pytest.raises(BadArgument, match=r"lesson 02 has 02\.1"):
+        lab.check("02.9", ones)
+    with pytest.raises(BadArgument, match=r'as in "02\.1"'):
+        lab.check("gemm", ones)
+    assert find("2.1") is find("02.1")
+
+
+@pytest.mark.parametrize("answer", [3, "text", [1, 2], lambda **sizes: 1, print, object()])
+@each_exercise
+def test_no_answer_raises(exercise, answer):
+    feedback = lab.check(exercise.key, answer)
+    assert feedback.attempted and not feedback.ok and feedback.text.count("\n") <= 6
+
+
+def test_hints_come_one_after_the_other(monkeypatch):
+    monkeypatch.setattr("labkit.exercises._hints_shown", {})
+    shown = [repr(lab.hint("02.1")) for _ in range(4)]
+    assert [f"hint {n} of 3" in text for n, text in enumerate(shown[:3], 1)] == [True] * 3
+    assert shown[3] == shown[2] and "lab.solution" in shown[2]
+    assert "hint 1 of 3" in repr(lab.hint("02.1", 1))
+    for wrong in (0, 4, True, "2"):
+        with pytest.raises(BadArgument, match="give 1 to 3"):
+            lab.hint("02.1", wrong)
+    assert "transpose_B=True" in repr(lab.solution("02.1"))
+    assert progress_file.read()["02.1"] == {"attempts": 0, "hints": 3, "solution": True,
+                                            "solved": ""}
+
+
+# --- progress
+
+
+def test_progress_counts_attempts_and_keeps_the_first_success():
+    assert progress_file.record("02.1", attempt=True) == ""
+    progress_file.record("02.1", attempt=True, solved=True)
+    first = progress_file.read()["02.1"]
+    progress_file.record("02.1", attempt=True)
+    assert progress_file.read()["02.1"] == first and first["attempts"] == 2 and first["solved"]
+    table = lab.progress()
+    assert table.title == f"Exercises: 1 of {len(EXERCISES)} solved"
+    assert [row[3] for row in table.rows if row[0] == "02.1"] == ["2"]
+
+
+def test_the_kits_own_solution_is_no_ones_progress():
+    exercise = next(e for e in EXERCISES if e.key == "03.1")
+    assert lab.check("03.1", load(exercise, exercise.solution)).ok
+    assert progress_file.read() == {}
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"exercises": 3}', '{"exercises": {"a": 1}}',
+                                    "\x00\x01", "[" * 100_000])
+def test_a_damaged_file_is_set_aside(damage):
+    file = progress_file.path()
+    file.write_text(damage)
+    lab.progress()
+    assert progress_file.record("02.1", attempt=True) == ""
+    assert progress_file.read()["02.1"]["attempts"] == 1
+    json.loads(file.read_text())
+    if '"a"' not in damage:
+        assert file.with_name("progress.json.damaged").read_text() == damage
+
+
+def test_a_file_that_cannot_be_written_is_said_and_harms_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "file" / "progress.json"))
+    feedback = lab.check("02.1", 3)
+    assert "Progress was not kept" in feedback.text and "LABKIT_PROGRESS" in feedback.text
+    assert progress_file.read() == {}
+
+
+def test_several_writers_lose_nothing():
+    threads = [threading.Thread(target=progress_file.record, args=(f"02.{n}",),
+                                kwargs={"attempt": True}) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(progress_file.read()) == 20
