@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import BadArgument, CompileFailed, LabError
+from labkit.errors import BadArgument, LabError
 from labkit.machine import resolve_device
 
 
@@ -342,15 +342,15 @@ def _on_gpu(program: Any, parameters: list[Parameter], pass_configs: dict | None
     if not cache_log.level:  # it warns each time a program is compiled again and found
         cache_log.setLevel(logging.ERROR)
 
-    from labkit.cpu_build import reason
+    from labkit.diagnose import failed
 
     try:
         kernel = tilelang.compile(program, target="cuda", pass_configs=pass_configs)
     except LabError:
         raise
     except Exception as error:
-        raise CompileFailed(f"TileLang could not compile {program.attrs['global_symbol']!r} for "
-                            f"this GPU: {reason(error)}") from error
+        raise failed(f"TileLang could not compile {program.attrs['global_symbol']!r} for this "
+                     "GPU", error) from error
     return kernel, kernel.get_kernel_source()
 
 
