@@ -87,6 +87,8 @@ def compile(program: Any, out_idx: int | Sequence[int] | None = None, device: st
     from tilelang.jit import JITImpl
     from tilelang.language.eager import PrimFunc
 
+    from labkit.diagnose import patterns
+
     device = resolve_device(device)
     if isinstance(program, AutoTuneImpl):
         program = program.jit_impl
@@ -106,6 +108,7 @@ def compile(program: Any, out_idx: int | Sequence[int] | None = None, device: st
             raise BadArgument("The program already returns what T.empty made; "
                               "leave out_idx away in lab.compile.")
         out_idx = [int(index) for index in attributes["tilelang_out_idx"]]
+    patterns.warn(program)
     parameters = _parameters(program)
     outputs = _outputs(out_idx, parameters)
     build = _on_cpu if device == "cpu" else _on_gpu

@@ -162,11 +162,14 @@ def cross_compile(program: Any, gpu: str | Gpu,
     """
     from tilelang.language.eager import PrimFunc
 
+    from labkit.diagnose import patterns
+
     sheet = sheet_of(gpu)
     if not isinstance(program, PrimFunc):
         raise BadArgument(f"cross_compile takes a @T.prim_func, not {type(program).__name__}; "
                           "call its builder with sizes first, as in cross_compile(gemm(M, N, K), "
                           f"{sheet.name!r}).")
+    patterns.warn(program)
     options = plain_options(pass_configs)
     fields = _lowered(program, sheet.arch, options)
     return CrossCompiled(gpu=sheet, nvcc_flags=ptxas.flags(json.loads(options)), program=program,

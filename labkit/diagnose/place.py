@@ -78,6 +78,8 @@ def program_of(error: BaseException) -> Any:
 
 def traced_line(error: BaseException) -> Place | None:
     """The line of the kernel's source that TileLang was reading."""
+    if not in_tracing(error):
+        return None
     for frame, line in reversed(list(frames(error))):
         if not learners(frame.f_code.co_filename):
             continue
