@@ -94,5 +94,5 @@ KINDS = (
           r"'(?P<value>\S+)' is not defined for option)",
           "nvcc fatal   : Unsupported gpu architecture 'compute_120a'",
           "This nvcc does not know the GPU that it shall compile for.",
-          'Install a newer one: `pip install "tilelang[nvcc]==0.1.15"`.', needs="an old nvcc"),
+          'Install a newer one: `pip install "tilelang[nvcc]==0.1.15"`.'),
 )

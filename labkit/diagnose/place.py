@@ -83,13 +83,13 @@ def traced_line(error: BaseException) -> Place | None:
     for frame, line in reversed(list(frames(error))):
         if not learners(frame.f_code.co_filename):
             continue
-        builder = frame.f_locals.get("__tb")
+        if line >= frame.f_code.co_firstlineno:
+            return Place(frame.f_code.co_filename, line)
+        builder = frame.f_locals.get("__tb")  # of code that TileLang wrote anew
         file = getattr(builder, "current_file", None)
         number = getattr(builder, "current_line", None)
         if isinstance(file, str) and isinstance(number, int) and number > 1:
             return Place(file, number)
-        if line >= frame.f_code.co_firstlineno:
-            return Place(frame.f_code.co_filename, line)
     return None
 
 
@@ -131,8 +131,8 @@ def operation(program: Any, name: str) -> Place | None:
     if program is None:
         return None
     graph = _Graph(program)
-    found = {where for index, where in graph.walk()
-             if where and graph.nodes[index]["type"] == "tirx.Call"
+    found = {where for index, where in graph.walk() if where and learners(_plain(where[0]))
+             and graph.nodes[index]["type"] == "tirx.Call"
              and graph.operator(graph.nodes[index]) == f"tl.tileop.{name}"}
     return Place(_plain((one := found.pop())[0]), one[1]) if len(found) == 1 else None
 
