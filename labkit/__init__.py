@@ -6,6 +6,7 @@ imported by the functions that need them.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -38,6 +39,7 @@ _EXPORTS = {
     "Attention": "widgets.attention",
     "load_cudnn": "cudnn_loader",
     "measured_table": "measured",
+    "explain": "diagnose",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]
@@ -51,3 +53,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_EXPORTS])
+
+
+if "IPython" in sys.modules:  # a notebook: explanations appear under tracebacks
+    from labkit.diagnose import hook
+
+    hook.install()

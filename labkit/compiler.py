@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import BadArgument, CompileFailed, LabError
+from labkit.errors import BadArgument, LabError
 from labkit.machine import resolve_device
 
 
@@ -87,6 +87,8 @@ def compile(program: Any, out_idx: int | Sequence[int] | None = None, device: st
     from tilelang.jit import JITImpl
     from tilelang.language.eager import PrimFunc
 
+    from labkit.diagnose import patterns
+
     device = resolve_device(device)
     if isinstance(program, AutoTuneImpl):
         program = program.jit_impl
@@ -106,6 +108,7 @@ def compile(program: Any, out_idx: int | Sequence[int] | None = None, device: st
             raise BadArgument("The program already returns what T.empty made; "
                               "leave out_idx away in lab.compile.")
         out_idx = [int(index) for index in attributes["tilelang_out_idx"]]
+    patterns.warn(program)
     parameters = _parameters(program)
     outputs = _outputs(out_idx, parameters)
     build = _on_cpu if device == "cpu" else _on_gpu
@@ -342,15 +345,15 @@ def _on_gpu(program: Any, parameters: list[Parameter], pass_configs: dict | None
     if not cache_log.level:  # it warns each time a program is compiled again and found
         cache_log.setLevel(logging.ERROR)
 
-    from labkit.cpu_build import reason
+    from labkit.diagnose import failed
 
     try:
         kernel = tilelang.compile(program, target="cuda", pass_configs=pass_configs)
     except LabError:
         raise
     except Exception as error:
-        raise CompileFailed(f"TileLang could not compile {program.attrs['global_symbol']!r} for "
-                            f"this GPU: {reason(error)}") from error
+        raise failed(f"TileLang could not compile {program.attrs['global_symbol']!r} for this "
+                     "GPU", error) from error
     return kernel, kernel.get_kernel_source()
 
 

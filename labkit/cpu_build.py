@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import cache, retarget
+from labkit.diagnose import failed
 from labkit.errors import CompileFailed, LabError, MissingTool, NotOnCPU
 
 # -fno-finite-loops: an endless loop stays one, as on the GPU, instead of being optimised away
@@ -75,8 +76,8 @@ def lower(func: Any) -> tuple[str, list[str]]:
         if unknown:
             raise NotOnCPU(f"The CPU run has no `{unknown[1]}`, which the program uses; write it "
                            "with other operators, or run on a GPU.") from error
-        raise CompileFailed(f"TileLang could not compile {func.attrs['global_symbol']!r} for the "
-                            f"CPU: {reason(error)}") from error
+        raise failed(f"TileLang could not compile {func.attrs['global_symbol']!r} for the CPU",
+                     error) from error
     functions = list(artifact.device_mod.functions.values())
     if len(functions) != 1:
         raise NotOnCPU(f"{func.attrs['global_symbol']!r} splits into {len(functions)} kernels; "
@@ -84,14 +85,6 @@ def lower(func: Any) -> tuple[str, list[str]]:
     names = [parameter.name for parameter in functions[0].params]
     entry = functions[0].attrs["global_symbol"]
     return _complete(artifact.kernel_source, str(entry), names, half), names
-
-
-def reason(error: BaseException) -> str:
-    """The sentence in a compiler error that says why, without its stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(("File ", "Traceback", "at "))]
-    first = (telling or lines or [type(error).__name__])[0]
-    return first.removeprefix("InternalError: ").rstrip(":. ") + "."
 
 
 def _complete(source: str, entry: str, names: list[str], half: str) -> str:
@@ -192,5 +185,6 @@ def _compile(cxx: tuple[str, ...], text: str, header: Path) -> bytes:
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line]
             raise CompileFailed("The C++ that TileLang wrote for the CPU did not compile: "
-                                f"{(errors or done.stderr.splitlines() or ['no message'])[0]}")
+                                f"{(errors or done.stderr.splitlines() or ['no message'])[0]}",
+                                log=done.stderr)
         return output.read_bytes()

@@ -12,12 +12,14 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labkit import cache, ptxas
+from labkit.diagnose import failed, noted
+from labkit.diagnose.place import Place, learners
 from labkit.errors import BadArgument, CompileFailed
 from labkit.gpus import Gpu, sheet_of
 from labkit.occupancy import Occupancy, occupancy
@@ -54,6 +56,8 @@ class CrossCompiled:
     landmarks: dict[str, int]
     global_access: dict[int, int]
     nvcc_flags: tuple[str, ...] = ()
+    program: Any = field(default=None, repr=False, compare=False)
+    options: str = field(default="{}", repr=False, compare=False)
 
     @property
     def entry(self) -> str:
@@ -69,7 +73,13 @@ class CrossCompiled:
     def resources(self) -> ptxas.Resources:
         """Registers, spills, stack and static shared memory, from ptxas. Raises MissingTool
         without nvcc, CompileFailed if nvcc rejects the source."""
-        return ptxas.resources(self.source, self.entry, self.gpu.arch, self.nvcc_flags)
+        program = self.program  # found in the traceback by what explains the error
+        try:
+            return ptxas.resources(self.source, self.entry, self.gpu.arch, self.nvcc_flags)
+        except CompileFailed as error:
+            if program is not None:
+                error.place = _learners_line(error.log, program, self.gpu.arch, self.options)
+            raise noted(error) from None
 
     @cached_property
     def occupancy(self) -> Occupancy:
@@ -152,14 +162,18 @@ def cross_compile(program: Any, gpu: str | Gpu,
     """
     from tilelang.language.eager import PrimFunc
 
+    from labkit.diagnose import patterns
+
     sheet = sheet_of(gpu)
     if not isinstance(program, PrimFunc):
         raise BadArgument(f"cross_compile takes a @T.prim_func, not {type(program).__name__}; "
                           "call its builder with sizes first, as in cross_compile(gemm(M, N, K), "
                           f"{sheet.name!r}).")
+    patterns.warn(program)
     options = plain_options(pass_configs)
     fields = _lowered(program, sheet.arch, options)
-    return CrossCompiled(gpu=sheet, nvcc_flags=ptxas.flags(json.loads(options)), **fields)
+    return CrossCompiled(gpu=sheet, nvcc_flags=ptxas.flags(json.loads(options)), program=program,
+                         options=options, **fields)
 
 
 def plain_options(pass_configs: Any) -> str:
@@ -215,20 +229,41 @@ def _complete(fields: Any) -> bool:
                     for count in fields[name].values()))
 
 
-def _lower(program: Any, arch: str, options: dict[str, Any]) -> dict[str, Any]:
+def _artifact(program: Any, arch: str, options: dict[str, Any]) -> Any:
     import tilelang
     from tilelang import tvm
 
-    from labkit.cpu_build import reason
-
-    name = str(program.attrs["global_symbol"])
     target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    with tvm.transform.PassContext(opt_level=3, config=options), target:
+        return tilelang.lower(program, target=target)
+
+
+def _learners_line(log: str, program: Any, arch: str, options: str) -> Place | None:
+    """The line of the learner's that nvcc's first error is about. TileLang can write the source
+    once more with the learner's lines in it (`#line 12 "file"`)."""
+    found = re.search(r"kernel\.cu\((\d+)\): error|at line (\d+) of \S*kernel\.cu", log)
+    if found is None:
+        return None
+    source = _artifact(program, arch, {**json.loads(options), "tl.emit_line_directives": True})
+    number, place = 0, None
+    for line in source.kernel_source.splitlines():
+        directive = re.match(r'#line (\d+) "(.*)"', line)
+        if directive:
+            place = Place(directive[2], int(directive[1]))
+            place = place if learners(place.file) else None
+            continue
+        number += 1
+        if number == int(found[1] or found[2]):
+            return place
+    return None
+
+
+def _lower(program: Any, arch: str, options: dict[str, Any]) -> dict[str, Any]:
+    name = str(program.attrs["global_symbol"])
     try:
-        with tvm.transform.PassContext(opt_level=3, config=options), target:
-            artifact = tilelang.lower(program, target=target)
+        artifact = _artifact(program, arch, options)
     except Exception as error:
-        raise CompileFailed(f"TileLang could not compile {name!r} for {arch}: "
-                            f"{reason(error)}") from error
+        raise failed(f"TileLang could not compile {name!r} for {arch}", error) from error
     functions = list(artifact.device_mod.functions.values())
     if len(functions) != 1:
         raise BadArgument(f"{name!r} splits into {len(functions)} kernels; "

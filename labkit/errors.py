@@ -7,6 +7,8 @@ traceback would be labkit's and not the learner's.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class LabError(Exception):
     """Something the learner can mend; `str(error)` is the whole message."""
@@ -25,7 +27,16 @@ class NotOnCPU(LabError):
 
 
 class CompileFailed(LabError):
-    """A program that did not compile; the message carries the compiler's own reason."""
+    """A program that did not compile; the message carries the compiler's own reason.
+
+    log: everything that nvcc or the C++ compiler wrote, with the lines of the source that it is
+    about. place: the learner's line that the log is about, where it is known.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+        self.place: Any = None
 
 
 class MissingTool(LabError):
@@ -42,6 +53,10 @@ class NotSupported(LabError):
 
 class NeedsGPU(LabError):
     """Something only a CUDA GPU can do, on a machine without one."""
+
+
+class LabWarning(UserWarning):
+    """A pattern in a program that the compiler accepts and is known to get wrong."""
 
 
 class WrongAnswer(LabError, AssertionError):

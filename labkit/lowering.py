@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.errors import BadArgument, CompileFailed
+from labkit.diagnose import failed, reason
+from labkit.errors import BadArgument
 from labkit.gpus import Gpu, sheet_of
 from labkit.table import Table
 
@@ -105,7 +106,6 @@ def lower(program: Any, gpu: str | Gpu, pass_configs: dict[str, Any] | None = No
     from tilelang import tvm
     from tilelang.language.eager import PrimFunc
 
-    from labkit.cpu_build import reason
     from labkit.crosscompile import plain_options
 
     sheet = sheet_of(gpu)
@@ -123,8 +123,8 @@ def lower(program: Any, gpu: str | Gpu, pass_configs: dict[str, Any] | None = No
     except Exception as raised:
         error = reason(raised)
         if not watch.open and not watch.passes:
-            raise CompileFailed(f"TileLang could not lower {name!r} for {sheet.arch}: "
-                                f"{error}") from raised
+            raise failed(f"TileLang could not lower {name!r} for {sheet.arch}",
+                         raised) from raised
     passes = [*watch.passes, *(Pass(step, before, before) for step, before in watch.open[-1:])]
     return Lowering(name, sheet, tuple(passes), watch.layouts, error)
 

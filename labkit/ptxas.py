@@ -108,7 +108,8 @@ def _compiled(source: str, entry: str, arch: str, extra: tuple[str, ...],
             if done.returncode:
                 errors = [line for line in done.stderr.splitlines() if "error" in line]
                 raise CompileFailed(f"nvcc could not compile {entry!r} for {arch}: "
-                                    f"{(errors or done.stderr.splitlines() or ['no message'])[0]}")
+                                    f"{(errors or done.stderr.splitlines() or ['no message'])[0]}",
+                                    log=done.stderr)
             found = parse(done.stderr, entry)
             cache.store(code, output.read_bytes())
             cache.store(counted, json.dumps(asdict(found)).encode())
