@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import labkit
-from labkit import runner
+from labkit import devices, runner
 from labkit.errors import BadArgument, LabError, NeedsGPU
 from labkit.report import STATUSES, Result
 
@@ -152,8 +152,10 @@ def test_skip_says_why(by_name):
 
 
 def test_report_schema(ran, saved):
-    assert set(saved) == {"started", "finished", "device", "gpu", "quick", "labkit", "versions",
-                          "lessons"}
+    assert set(saved) == {"id", "started", "resumed", "finished", "device", "gpu", "quick",
+                          "parameters", "limits", "labkit", "versions", "waiting", "lessons"}
+    assert saved["waiting"] == saved["resumed"] == []
+    assert saved["limits"] == {"timeout": 60, "total": None, "retries": 0, "jobs": 1}
     assert (saved["device"], saved["gpu"], saved["quick"]) == ("cpu", "T4", True)
     assert saved["labkit"] == labkit.__version__
     assert saved["started"] <= saved["finished"]
@@ -209,7 +211,9 @@ def test_page_shows_every_lesson_and_escapes(ran, by_name):
     found = Page(text)
     assert all(lesson in text for lesson in by_name)
     assert "&lt;script&gt;" in text and "script" not in found.tags
-    assert sorted(found.links) == sorted(f"{lesson}.ipynb" for lesson in LESSONS)
+    copies = [link for link in found.links if not link.startswith("logs/")]
+    assert sorted(copies) == sorted(f"{lesson}.ipynb" for lesson in LESSONS)
+    assert all((ran.folder / link).stat().st_size for link in found.links)
     assert not re.search(r"https?://|url\(|@import", text), "the page needs outside resources"
 
 
@@ -263,12 +267,12 @@ def test_device_is_resolved_without_torch(tmp_path, monkeypatch, listing, visibl
     monkeypatch.delenv("LABKIT_DEVICE", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(runner, "_torch_sees_it", lambda: True)
-    assert runner.resolve_device("auto") == device
-    assert runner.resolve_device("cpu") == "cpu"
+    monkeypatch.setattr(devices, "_torch_sees_it", lambda: True)
+    assert devices.resolve_device("auto") == device
+    assert devices.resolve_device("cpu") == "cpu"
     if device == "cpu":
         with pytest.raises(NeedsGPU, match="nvidia-smi shows no GPU"):
-            runner.resolve_device("gpu")
+            devices.resolve_device("gpu")
 
 
 def test_a_gpu_that_torch_cannot_use(tmp_path, monkeypatch, capsys):
@@ -277,10 +281,10 @@ def test_a_gpu_that_torch_cannot_use(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     for name in ("CUDA_VISIBLE_DEVICES", "LABKIT_DEVICE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(runner, "_torch_sees_it", lambda: False)
-    assert runner.resolve_device("auto") == "cpu"
+    monkeypatch.setattr(devices, "_torch_sees_it", lambda: False)
+    assert devices.resolve_device("auto") == "cpu"
     assert "torch cannot use it" in capsys.readouterr().err
-    assert runner.resolve_device("gpu") == "gpu"  # asked for: the lessons say what is wrong
+    assert devices.resolve_device("gpu") == "gpu"  # asked for: the lessons say what is wrong
 
 
 def test_lesson_above_the_capability_is_skipped(tmp_path, monkeypatch):
