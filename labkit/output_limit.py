@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 CELL_BYTES = 8_000_000  # of one cell's output; the longest of the kit's own lessons takes 1 % of it
+LESSON_BYTES = 64_000_000
 _NOTE = f"\n[output cut off: a run keeps {CELL_BYTES // 1_000_000} MB of a cell]\n"
 _OUTPUTS = ("stream", "display_data", "execute_result", "update_display_data", "error")
 
@@ -18,7 +19,10 @@ def engine() -> str:
     class Client(PapermillNotebookClient):
         def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
             if getattr(self, "_counted", None) is not cell:
-                self._counted, self._left = cell, CELL_BYTES
+                kept = max(self._left, 0) if hasattr(self, "_left") else 0
+                self._room = getattr(self, "_room", LESSON_BYTES) + kept
+                self._counted, self._left = cell, min(CELL_BYTES, self._room)
+                self._room -= self._left
             kind, content = msg["msg_type"], msg["content"]
             if kind in _OUTPUTS:
                 size = _size(content)

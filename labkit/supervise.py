@@ -115,6 +115,8 @@ def _execute(job: Job, stop: Stop, mark: str, limit: float, base: Path) -> Ended
         outcome = json.loads((base / "outcome").read_text())
     except (OSError, ValueError):
         outcome = _died(job, process.returncode)
+    if outcome["status"] == "crashed":
+        _mend(job)
     cell = outcome["cell"]
     when = ", before any cell had started" if cell is None else ""
     if why == "timed_out":
@@ -132,11 +134,17 @@ def _execute(job: Job, stop: Stop, mark: str, limit: float, base: Path) -> Ended
 def _died(job: Job, code: int) -> dict[str, Any]:
     """The outcome of a worker that could not write one."""
     cell = last_started(job.copy)
-    if cell == UNKNOWN:
-        shutil.copyfile(job.source, job.copy)  # better than one cut off while it was written
     return {"cell": cell, "status": "crashed", "error": problem(
         "ProcessDied", f"The lesson's process ended with {exit_code(code)} before it could report",
         cell)}
+
+
+def _mend(job: Job) -> None:
+    """Puts the lesson itself in the place of a copy that was cut off while it was written."""
+    if last_started(job.copy) == UNKNOWN:
+        with suppress(OSError):
+            job.copy.unlink()  # first, as it may hold the last of the room
+            shutil.copyfile(job.source, job.copy)
 
 
 def _environment(job: Job, base: Path, mark: str) -> dict[str, str]:

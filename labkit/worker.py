@@ -29,7 +29,9 @@ def main(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text())
     base, copy = Path(job["base"]), Path(job["copy"])
     signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_end_without_runner, args=(base,), daemon=True).start()
+    alone = threading.Event()
+    watch = threading.Thread(target=_end_without_runner, args=(base, alone), daemon=True)
+    watch.start()
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")  # out of memory: the lesson goes first
     logging.disable()  # the log is for what a kernel says that does not start
@@ -45,6 +47,8 @@ def main(job_file: str) -> None:
         outcome = {"status": "crashed", "error": problem(
             type(error).__name__, _message(error, codes), last_started(copy))}
     outcome["cell"] = last_started(copy)
+    if alone.is_set():
+        watch.join()  # it ends this process
     (base / "outcome").write_text(json.dumps(outcome))
 
 
@@ -64,12 +68,13 @@ def _stop(*_: Any) -> None:
     raise _Stopped
 
 
-def _end_without_runner(base: Path) -> None:
+def _end_without_runner(base: Path, alone: threading.Event) -> None:
     """Waits for the runner's death, which closes this process's standard input; then ends all
     that the lesson started, and itself."""
     with suppress(OSError):
         while os.read(0, 1):
             pass
+    alone.set()
     family: set[psutil.Process] = set()
     with suppress(psutil.Error):
         family.update(psutil.Process().children(recursive=True))
@@ -82,6 +87,9 @@ def _end_without_runner(base: Path) -> None:
 def _run(source: Path, copy: Path, parameters: dict[str, Any], work: str,
          codes: list[int]) -> dict[str, Any] | None:
     """Executes the lesson; its first error, or None. A dead kernel's exit code goes to `codes`."""
+    # jsonschema would read the grammar of web addresses, for 1.5 s; no notebook has such a field
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
     import nbformat
     from jupyter_client.manager import AsyncKernelManager
     from papermill import PapermillExecutionError, execute_notebook
