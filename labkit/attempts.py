@@ -62,6 +62,7 @@ def _run(lesson: lessons.Lesson, result: Result, plan: Plan, gpu: str | None,
         if result.reason:
             result.status = "skipped"
             return
+        _require_name(lesson)
         _require_parameters(lesson)
         _require_python(lesson)
         copy, log = plan.folder / lesson.path.name, _log(plan, lesson)
@@ -90,6 +91,14 @@ def _skip_reason(lesson: lessons.Lesson, device: str, gpu: str | None) -> str | 
     if here is not None and here < matter["min_sm"]:
         return f"needs sm_{matter['min_sm']}, and the GPU here is sm_{here}"
     return None
+
+
+def _require_name(lesson: lessons.Lesson) -> None:
+    try:
+        lesson.stem.encode()
+    except UnicodeEncodeError as error:
+        raise LabError(f"{ascii(lesson.path.name)} cannot be written into its copy, as its name "
+                       "is not UTF-8; rename it.") from error
 
 
 def _require_parameters(lesson: lessons.Lesson) -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ def main(job_file: str) -> None:
     """Runs the lesson that `job_file` describes and writes down what came of it."""
     job = json.loads(Path(job_file).read_text())
     base, copy = Path(job["base"]), Path(job["copy"])
+    tempfile.tempdir = str(base)  # of this process alone: where the kernel's address is kept
     signal.signal(signal.SIGTERM, _stop)
     alone = threading.Event()
     watch = threading.Thread(target=_end_without_runner, args=(base, alone), daemon=True)
