@@ -97,7 +97,7 @@ def _require_name(lesson: lessons.Lesson) -> None:
     try:
         lesson.stem.encode()
     except UnicodeEncodeError as error:
-        raise LabError(f"{ascii(lesson.path.name)} cannot be written into its copy, as its name "
+        raise LabError(f"{lesson.path.name!a} cannot be written into its copy, as its name "
                        "is not UTF-8; rename it.") from error
 
 

@@ -83,7 +83,7 @@ def _place(number: int, cell: Any) -> dict[str, Any]:
 
 def last_started(copy: Path) -> dict[str, Any] | None:
     """The cell that ran last; None if none did, `UNKNOWN` if the copy is damaged or too large."""
-    import nbformat
+    from labkit.nbformat_import import nbformat
 
     try:
         if copy.stat().st_size > 100_000_000:

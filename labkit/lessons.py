@@ -60,7 +60,7 @@ class Lesson:
 
     @cached_property
     def notebook(self) -> Any:
-        import nbformat
+        from labkit.nbformat_import import nbformat
 
         try:
             if not self.path.is_file():  # a pipe would be waited for

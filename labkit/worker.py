@@ -89,10 +89,9 @@ def _end_without_runner(base: Path, alone: threading.Event) -> None:
 def _run(source: Path, copy: Path, parameters: dict[str, Any], work: str,
          codes: list[int]) -> dict[str, Any] | None:
     """Executes the lesson; its first error, or None. A dead kernel's exit code goes to `codes`."""
-    # jsonschema would read the grammar of web addresses, for 1.5 s; no notebook has such a field
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    from labkit.nbformat_import import nbformat  # first: what follows imports it too
 
-    import nbformat
+    # isort: split
     from jupyter_client.manager import AsyncKernelManager
     from papermill import PapermillExecutionError, execute_notebook
 

@@ -98,6 +98,7 @@ def on_a_small_disk(disk: Path, script: str, folder: Path) -> subprocess.Complet
     pytest.skip("needs the right to mount a small disk")
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_one_lesson(folder, tmp_path):
     disk, out = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
