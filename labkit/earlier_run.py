@@ -45,7 +45,8 @@ class Earlier:
         """The result of the lesson at `path` if it passed, is still the same file, and its
         executed copy is in `folder`."""
         result = self.passed.get(path.stem)
-        if result and result.source == digest(path) and (folder / path.name).is_file():
+        copy = folder / path.name
+        if result and result.source == digest(path) and copy.is_file() and copy.stat().st_size:
             result.notebook = path.name
             return result
         return None

@@ -63,6 +63,8 @@ def _note(result: Result) -> str:
     if result.log and result.error:
         note += f'<a href="{escape(quote(os.fsencode(result.log)))}">the kernel\'s log</a>'
     if result.attempts:
+        if not result.error:
+            note += f"passed at attempt {len(result.attempts) + 1}"
         note += "".join(f"<details><summary>attempt {number}</summary>{_problem(error)}</details>"
                         for number, error in enumerate(result.attempts, 1))
     return note
@@ -162,6 +164,7 @@ pre { margin: 4px 0 0; font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas,
 a { color: var(--link); text-decoration: none; }
 a:hover, a:focus { text-decoration: underline; }
 details { margin-top: 20px; }
+td details { margin-top: 4px; } td a, td summary { font-size: 13px; }
 summary { cursor: pointer; color: var(--soft); }
 @media (max-width: 760px) { thead { display: none; }
   tbody tr { display: grid; grid-template-columns: 1fr auto auto; padding: 6px 0; }

@@ -135,8 +135,8 @@ def _settings(names: Sequence[str], given: dict[str, Any], file: dict[str, Any] 
     if file is not None and parameters.check(file, planned, folder, file_name) != own:
         differ.append("parameters")
     if differ:
-        raise BadArgument(f"The run to resume has another {differ[0]}; leave that out, or leave "
-                          "out --resume.")
+        raise BadArgument(f"The run to resume was started otherwise ({differ[0]}); leave that out, "
+                          "or leave out --resume.")
     resolve_device(earlier.device)  # its GPU must still be there
     return planned, before, own
 

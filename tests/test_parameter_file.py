@@ -190,5 +190,5 @@ def test_a_lesson_runs_with_them_and_the_report_says_so(folder, tmp_path):
     again = runner.run(out=tmp_path / "out", folder=folder, resume=True, parameter_file=path)
     assert again.parameters == report.parameters and again.lessons[0].status == "passed"
     path.write_text('{"02": {"size": 9}}')
-    with pytest.raises(BadArgument, match="has another parameters"):
+    with pytest.raises(BadArgument, match=r"started otherwise \(parameters\)"):
         runner.run(out=tmp_path / "out", folder=folder, resume=True, parameter_file=path)

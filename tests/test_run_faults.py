@@ -186,6 +186,26 @@ def test_what_a_killed_run_left_is_ended_when_it_is_resumed(folder, tmp_path):
     wait_for(lambda: not list(processes.marked(run)), 10)
 
 
+def test_a_second_ctrl_c_waits_for_nothing(folder, tmp_path):
+    """The lesson has suspended its worker, which can save no copy."""
+    write(folder, "01_suspends", [
+        f"import os, pathlib, signal, time\npathlib.Path({str(tmp_path / 'waits')!r}).touch()\n"
+        "os.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(600)"])
+    process = start(folder, "--out", "out")
+    wait_for((tmp_path / "waits").exists)
+    run = load(tmp_path / "out")["id"]
+    wait_for(lambda: any(one.status() == psutil.STATUS_STOPPED for one in processes.marked(run)))
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130 and not error
+    assert time.monotonic() - began < processes.GRACE
+    assert statuses(tmp_path / "out") == {"01_suspends": "failed"}
+    assert not list(processes.marked(run))
+
+
 SMALL = {
     "01_one": ["print(1)"],
     "02_two": ["import time; time.sleep(0.5)", "print(2)"],

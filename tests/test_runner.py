@@ -100,7 +100,8 @@ def ran(tmp_path_factory):
         {"argv": ["/bin/false"], "display_name": "wrong", "language": "python"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(spec.parents[1]))
-        report = runner.run(device="cpu", gpu="T4", quick=True, out=out, folder=folder, timeout=60)
+        report = runner.run(device="cpu", gpu="T4", quick=True, out=out, folder=folder, timeout=60,
+                            jobs=2)
     assert sorted(folder.iterdir()) == before, "a lesson littered the folder of lessons"
     return report
 
@@ -115,6 +116,7 @@ def by_name(saved):
     return {entry["lesson"]: entry for entry in saved["lessons"]}
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(("lesson", "status"), [
     ("01_passes", "passed"), ("02_fails", "failed"), ("03_exits", "crashed"),
     ("04_is_killed", "crashed"), ("05_segfaults", "crashed"), ("06_hides", "failed"),
@@ -125,6 +127,7 @@ def test_status(by_name, lesson, status):
     assert by_name[lesson]["status"] == status, by_name[lesson]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(("lesson", "cell", "name", "message"), [
     ("02_fails", 3, "ValueError", HTML),
     ("03_exits", 3, "DeadKernelError", "exit code 1"),
@@ -155,7 +158,7 @@ def test_report_schema(ran, saved):
     assert set(saved) == {"id", "started", "resumed", "finished", "device", "gpu", "quick",
                           "parameters", "limits", "labkit", "versions", "waiting", "lessons"}
     assert saved["waiting"] == saved["resumed"] == []
-    assert saved["limits"] == {"timeout": 60, "total": None, "retries": 0, "jobs": 1}
+    assert saved["limits"] == {"timeout": 60, "total": None, "retries": 0, "jobs": 2}
     assert (saved["device"], saved["gpu"], saved["quick"]) == ("cpu", "T4", True)
     assert saved["labkit"] == labkit.__version__
     assert saved["started"] <= saved["finished"]
@@ -187,6 +190,7 @@ def test_executed_copies_are_kept(ran):
     assert "after" in output(ran.folder / "06_hides.ipynb")
 
 
+@pytest.mark.faults
 def test_leftover_processes_are_gone(ran):
     pids = [int(pid) for pid in output(ran.folder / "08_leaves_processes.ipynb").split()]
     assert len(pids) == 3
@@ -224,6 +228,7 @@ def test_table_has_one_line_a_lesson(ran, by_name):
     assert lines[-1].startswith("3 passed, 7 failed, 4 crashed, 1 skipped; report: ")
 
 
+@pytest.mark.faults
 def test_time_out_keeps_what_was_done(tmp_path):
     path = write(tmp_path, "01_hangs", ["print('done')", "print('now', flush=True)\nwhile 1: pass"])
     start = time.monotonic()
@@ -235,6 +240,18 @@ def test_time_out_keeps_what_was_done(tmp_path):
     assert output(report.folder / path.name).split() == ["done", "now"]
 
 
+@pytest.mark.faults
+def test_kernel_that_hangs_before_it_starts(tmp_path, monkeypatch):
+    (tmp_path / "ipykernel_launcher.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    write(tmp_path, "01_one", ["1"])
+    report = runner.run(device="cpu", out=tmp_path / "out", folder=tmp_path, timeout=6)
+    result, = report.lessons
+    assert (result.status, result.error["cell"]) == ("timed_out", None)
+    assert result.error["message"] == "Not finished after 6 s, before any cell had started."
+
+
+@pytest.mark.faults
 def test_kernel_that_does_not_start_says_why(tmp_path, monkeypatch):
     (tmp_path / "ipykernel_launcher.py").write_text("raise SystemExit('no such module')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
