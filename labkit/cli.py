@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit import __version__
@@ -24,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Returns 0, 1 (something failed), 2 (bad input) or 130 (interrupted)."""
     parser = _parser()
     options = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that it cannot show
     try:
         if options.command is None:
             parser.print_help()
@@ -71,9 +75,9 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser(
         "run", help="run lessons and report",
-        description="Runs each lesson in a kernel of its own and writes report.json, report.html "
-                    "and the executed copies. Exit code: 0 none failed, 1 one failed, 2 bad input, "
-                    "130 interrupted.")
+        description="Runs each lesson in a kernel of its own and writes report.json, report.html, "
+                    "report.xml (JUnit), the executed copies and the kernels' logs. Exit code: 0 "
+                    "none failed, 1 one failed or was left out, 2 bad input, 130 interrupted.")
     run.add_argument("lesson", nargs="*", metavar="LESSON",
                      help="number, file name or name, as in 2, 02_gemm or gemm; none: all")
     run.add_argument("--device", choices=("cpu", "gpu", "auto"), default="auto",
@@ -83,6 +87,18 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", metavar="DIR", help="folder for the report (default: runs/<time>)")
     run.add_argument("--timeout", type=_seconds, default=900.0, metavar="SECONDS",
                      help="limit for one lesson (default: 900)")
+    run.add_argument("--total-timeout", type=_seconds, metavar="SECONDS",
+                     help="limit for the whole run (default: none)")
+    run.add_argument("--retries", type=_count(0), default=0, metavar="N",
+                     help="how often a lesson that fails is run again (default: 0)")
+    run.add_argument("--jobs", type=_count(1), default=1, metavar="N",
+                     help="lessons at once; each has a GPU to itself (default: 1)")
+    run.add_argument("--parameters", metavar="FILE",
+                     help="JSON: parameters for lessons, as in "
+                          '{"all": {"size_gpu": 2048}, "06": {"S_gpu": 1024}}')
+    run.add_argument("--resume", action="store_true",
+                     help="take up the run in --out, else the newest one: what passed is not run "
+                          "again")
     run.set_defaults(command=_run)
 
     progress = commands.add_parser("progress", help="which exercises are solved")
@@ -106,6 +122,15 @@ def _seconds(text: str) -> float:
     if not (math.isfinite(seconds) and seconds > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return parse
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -136,10 +161,15 @@ def _run(options: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, _interrupt)  # a cancelled CI job still gets its report
     try:
         report = runner.run(options.lesson, device=options.device, gpu=options.gpu,
-                            quick=options.quick, out=options.out, timeout=options.timeout)
+                            quick=options.quick, out=options.out, timeout=options.timeout,
+                            total=options.total_timeout, retries=options.retries,
+                            jobs=options.jobs, parameter_file=options.parameters,
+                            resume=options.resume)
     finally:
         signal.signal(signal.SIGTERM, before)
     print(f"\n{report.table(shutil.get_terminal_size((120, 24)).columns)}")
+    if report.unwritten:
+        print(f"labkit: {report.unwritten}", file=sys.stderr)
     return report.exit_code
 
 

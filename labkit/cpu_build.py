@@ -146,7 +146,7 @@ def build(func: Any) -> tuple[ctypes.CDLL, list[str], str]:
     name = cache.key(cache.program_text(func), tilelang.__version__,
                      Path(retarget.__file__).read_text(), Path(__file__).read_text(),
                      header.read_text(), _compiler_identity(cxx))
-    folder = cache.directory() / "cpu" / name
+    folder = cache.private("cpu", name)
     found = _whole(folder)
     if found is None:
         text, names = lower(func)

@@ -6,6 +6,7 @@ Cells are numbered from 0 as in the lesson itself: those that papermill adds do 
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ def problem(name: str, message: str, cell: dict[str, Any] | None = None) -> dict
     text = message.encode("utf-8", "replace").decode()
     return {"cell": None, **(cell or {}), "name": name,
             "message": text if len(text) <= 2000 else text[:1999] + "…"}
+
+
+def exit_code(code: int) -> str:
+    """A process's exit code as it is shown, as in "signal 9 (SIGKILL, as when memory runs out)"."""
+    if code >= 0:
+        return f"exit code {code}"
+    hint = ", as when memory runs out" if code == -signal.SIGKILL else ""
+    return f"signal {-code} ({signal.Signals(-code).name}{hint})"
 
 
 def first_error(notebook: Any) -> dict[str, Any] | None:
@@ -74,7 +83,7 @@ def _place(number: int, cell: Any) -> dict[str, Any]:
 
 def last_started(copy: Path) -> dict[str, Any] | None:
     """The cell that ran last; None if none did, `UNKNOWN` if the copy is damaged or too large."""
-    import nbformat
+    from labkit.nbformat_import import nbformat
 
     try:
         if copy.stat().st_size > 100_000_000:

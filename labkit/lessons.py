@@ -25,6 +25,8 @@ from labkit.errors import BadArgument, LabError
 FRONT_MATTER = {"title": str, "summary": str, "minutes": int, "gpu": str, "min_sm": int,
                 "sm80_cells": list, "uses": list}
 
+_LARGEST = 100_000_000  # bytes of a notebook
+
 
 def directory() -> Path:
     """The folder of lessons: `$LABKIT_NOTEBOOKS`, else `./notebooks`, else the kit's own."""
@@ -58,9 +60,13 @@ class Lesson:
 
     @cached_property
     def notebook(self) -> Any:
-        import nbformat
+        from labkit.nbformat_import import nbformat
 
         try:
+            if not self.path.is_file():  # a pipe would be waited for
+                raise OSError("it is not a file")
+            if self.path.stat().st_size > _LARGEST:
+                raise OSError(f"it is larger than {_LARGEST // 1_000_000} MB")
             found = nbformat.read(self.path, as_version=4)
             nbformat.validate(found, relax_add_props=True)
             return found

@@ -6,6 +6,7 @@ The flags are TileLang's own, so the registers are those of the kernel that woul
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import re
@@ -99,7 +100,7 @@ def _compiled(source: str, entry: str, arch: str, extra: tuple[str, ...],
                                                      Path(__file__).read_text())
     counted, code = folder / "resources.json", folder / "kernel.cubin"
     found = _read(counted)
-    if found is None or not code.exists():
+    if found is None:
         with tempfile.TemporaryDirectory(prefix="labkit-") as scratch:
             text, output = Path(scratch, "kernel.cu"), Path(scratch, "kernel.cubin")
             text.write_text(source)
@@ -111,14 +112,19 @@ def _compiled(source: str, entry: str, arch: str, extra: tuple[str, ...],
                                     f"{(errors or done.stderr.splitlines() or ['no message'])[0]}",
                                     log=done.stderr)
             found = parse(done.stderr, entry)
-            cache.store(code, output.read_bytes())
-            cache.store(counted, json.dumps(asdict(found)).encode())
+            machine_code = output.read_bytes()
+            digest = hashlib.sha256(machine_code).hexdigest()
+            cache.store(code, machine_code)
+            cache.store(counted, json.dumps({**asdict(found), "sha256": digest}).encode())
     return found, code
 
 
 def _read(path: Path) -> Resources | None:
     try:
         data: dict[str, Any] = json.loads(path.read_text())
+        code = path.with_name("kernel.cubin").read_bytes()
+        if hashlib.sha256(code).hexdigest() != data["sha256"]:
+            return None
         figures = {name: data[name] for name in Resources.__dataclass_fields__}
         return Resources(**figures) if all(type(n) is int for n in figures.values()) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

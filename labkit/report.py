@@ -1,4 +1,10 @@
-"""What a run of the lessons found: one result a lesson, as JSON, as a page and as a table."""
+"""What a run of the lessons found: one result a lesson, as JSON, as JUnit XML, as a page and as a
+table.
+
+`report.json` holds `id`, `started`, `resumed` (when the run was taken up again), `finished`,
+`device`, `gpu`, `quick`, `parameters` (of each lesson, where a file gave some), `limits`, `labkit`,
+`versions`, `waiting` (the lessons not yet done) and `lessons`: a list of `Result.as_dict()`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +12,15 @@ import json
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from labkit.errors import LabError
+from labkit import junit
+from labkit.report_page import STATUSES, label, page
 
-STATUSES = ("passed", "failed", "timed_out", "crashed", "skipped")
-_BAD = {"failed", "timed_out", "crashed"}
+BAD = {"failed", "timed_out", "crashed"}
+_PARTS = ("id", "started", "resumed", "finished", "device", "gpu", "quick", "parameters", "limits",
+          "labkit", "versions", "waiting")
 
 
 @dataclass
@@ -23,35 +29,53 @@ class Result:
 
     lesson: str                          # the file's stem, as in 02_gemm
     status: str = "passed"               # one of STATUSES
-    seconds: float = 0.0
+    seconds: float = 0.0                 # of all attempts together
     device: str = "cpu"                  # what the lesson ran on: "gpu" or "cpu"
     title: str = ""
     error: dict[str, Any] | None = None  # cell (from 0, or None), cell_id, name, message
     reason: str | None = None            # of a skip
     notebook: str | None = None          # the executed copy, relative to the report
+    log: str | None = None               # what its kernel wrote to standard output and error
+    source: str | None = None            # the SHA-256 of the lesson's file
+    attempts: list[dict[str, Any]] | None = None  # the errors of attempts before the last one
+    left_out: bool = False               # skipped because the run ended before it
 
     def as_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        found = {key: value for key, value in asdict(self).items() if value is not None}
+        del found["left_out"]  # `reason` says it
+        return found
 
     @property
     def note(self) -> str:
         """One line: the reason of a skip, or the cell, name and message of a failure."""
+        before = f"attempt {len(self.attempts) + 1}" if self.attempts else ""
         if not self.error:
-            return self.reason or ""
-        message = (self.error["message"].strip().splitlines() or [""])[0]
-        where = "" if self.error["cell"] is None else f"cell {self.error['cell']}: "
-        return f"{where}{self.error['name']}: {message}"
+            return plain(self.reason or before)
+        return plain(": ".join(filter(None, [before, one_line(self.error)])))
 
     @property
     def line(self) -> str:
         note = f"  {self.note}" if self.note else ""
-        return (f"{self.lesson:<24} {label(self.status):<9} {self.seconds:>7.1f} s  "
+        return (f"{plain(self.lesson):<24} {label(self.status):<9} {self.seconds:>7.1f} s  "
                 f"{self.device}{note}")
+
+
+def one_line(error: dict[str, Any]) -> str:
+    """As in "cell 3: ValueError: no such tile"."""
+    message = (error["message"].strip().splitlines() or [""])[0]
+    where = "" if error["cell"] is None else f"cell {error['cell']}: "
+    return f"{where}{error['name']}: {message}"
+
+
+def plain(text: str) -> str:
+    """`text` with what a terminal would obey, or could not show, written as its code."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 @dataclass
 class RunReport:
-    """All results of one run; `folder` holds report.json, report.html and the executed copies."""
+    """All results of one run; `folder` holds report.json, report.html, report.xml, the executed
+    copies and, in `logs`, the kernels' logs."""
 
     folder: Path
     started: str
@@ -63,13 +87,21 @@ class RunReport:
     lessons: list[Result] = field(default_factory=list)
     finished: str | None = None
     interrupted: bool = False
+    id: str = ""
+    resumed: list[str] = field(default_factory=list)
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)  # timeout, total (s), retries, jobs
+    waiting: list[str] = field(default_factory=list)
+    unwritten: str = ""  # why the files do not hold what this object holds; "" if they do
 
     @property
     def exit_code(self) -> int:
-        """0: none failed; 1: a lesson failed, timed out or crashed; 130: interrupted."""
+        """0: none failed; 1: a lesson failed, timed out, crashed or was left out, or the report
+        could not be written; 130: interrupted."""
         if self.interrupted:
             return 130
-        return int(any(result.status in _BAD for result in self.lessons))
+        return int(bool(self.unwritten)
+                   or any(result.status in BAD or result.left_out for result in self.lessons))
 
     @property
     def summary(self) -> str:
@@ -78,18 +110,22 @@ class RunReport:
         return ", ".join(f"{count[s]} {label(s)}" for s in STATUSES if count[s]) or "nothing ran"
 
     def as_dict(self) -> dict[str, Any]:
-        keys = ("started", "finished", "device", "gpu", "quick", "labkit", "versions")
-        return {**{key: getattr(self, key) for key in keys},
+        return {**{key: getattr(self, key) for key in _PARTS},
                 "lessons": [result.as_dict() for result in self.lessons]}
 
-    def write(self) -> None:
-        """Writes report.json and report.html, each whole or not at all."""
+    def write(self) -> bool:
+        """Writes report.json, report.html and report.xml, each whole or not at all; whether all
+        could be written. If not, `unwritten` says why."""
         try:
             _replace(self.folder / "report.json", json.dumps(self.as_dict(), indent=1) + "\n")
             _replace(self.folder / "report.html", page(self))
+            _replace(self.folder / "report.xml", junit.document(self))
+            self.unwritten = ""
         except OSError as error:
-            raise LabError(f"The report cannot be written to {self.folder} "
-                           f"({error.strerror}); free the folder and run again.") from error
+            self.unwritten = (f"The report cannot be written to {self.folder} ({error.strerror}), "
+                              "so it lacks what happened since; make room there, and run again "
+                              "with --resume.")
+        return not self.unwritten
 
     def table(self, width: int = 120) -> str:
         """The results as plain text, notes cut to `width` columns."""
@@ -98,153 +134,14 @@ class RunReport:
         return "\n".join([*lines, "", f"{self.summary}; report: {self.folder / 'report.html'}"])
 
 
-def label(status: str) -> str:
-    """`status` as it is shown."""
-    return status.replace("_", " ")
-
-
 def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8", errors="replace")
-    os.replace(temporary, path)
-
-
-def page(report: RunReport) -> str:
-    """The report as one HTML file without scripts or outside resources."""
-    count = Counter(result.status for result in report.lessons)
-    tiles = "".join(f'<li class="{s}"><b>{count[s]}</b> {label(s)}</li>'
-                    for s in STATUSES if count[s])
-    longest = max([result.seconds for result in report.lessons] or [0]) or 1
-    rows = "\n".join(_row(result, longest) for result in report.lessons)
-    total = sum(result.seconds for result in report.lessons)
-    state = _when(report.finished) if report.finished else "still running"
-    if report.interrupted:
-        state += ", interrupted"
-    facts = {"started": _when(report.started), "finished": state, "time": _duration(total),
-             "device": report.device, "compiled for": report.gpu or "the default GPU",
-             "sizes": "quick" if report.quick else "full"}
-    versions = {"labkit": report.labkit, **report.versions}
-    return _PAGE.format(css=_CSS, tiles=tiles, rows=rows, facts=_terms(facts),
-                        versions=_terms(versions), summary=escape(report.summary))
-
-
-def _row(result: Result, longest: float) -> str:
-    name = f"<b>{escape(result.lesson)}</b>"
-    if result.notebook:
-        name = f'<a href="{escape(quote(result.notebook))}">{name}</a>'
-    if result.title:
-        name += f"<small>{escape(result.title)}</small>"
-    ran = result.seconds > 0
-    seconds = f"{result.seconds:.1f}" if ran else "–"
-    share = 100 * result.seconds / longest
-    bar = f'<span class="bar"><i style="width:{share:.1f}%"></i></span>' if ran else ""
-    return (f'<tr class="{result.status}"><th scope="row">{name}</th>'
-            f'<td><span class="pill">{label(result.status)}</span></td>'
-            f'<td class="seconds">{seconds}{bar}</td>'
-            f"<td>{escape(result.device)}</td><td>{_note(result)}</td></tr>")
-
-
-def _note(result: Result) -> str:
-    if not result.error:
-        return escape(result.reason or "")
-    cell = result.error["cell"]
-    where = "" if cell is None else f'<span class="cell">cell {cell}</span> '
-    return (f"{where}<b>{escape(result.error['name'])}</b>"
-            f"<pre>{escape(result.error['message'])}</pre>")
-
-
-def _terms(facts: dict[str, str]) -> str:
-    return "".join(f"<div><dt>{escape(str(term))}</dt><dd>{escape(str(fact)) or '–'}</dd></div>"
-                   for term, fact in facts.items())
-
-
-def _when(iso: str) -> str:
-    return iso[:19].replace("T", " ")
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>labkit run: {summary}</title>
-<style>{css}</style>
-</head>
-<body>
-<main>
-<header><h1>Lessons run</h1><ul class="tiles">{tiles}</ul></header>
-<dl class="facts">{facts}</dl>
-<div class="scroll">
-<table>
-<thead><tr><th scope="col">Lesson</th><th scope="col">Status</th><th scope="col">Seconds</th>
-<th scope="col">Device</th><th scope="col">Error or reason</th></tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</div>
-<details><summary>Versions</summary><dl class="facts">{versions}</dl></details>
-</main>
-</body>
-</html>
-"""
-
-_CSS = """
-:root { --page: #f6f7f9; --card: #fff; --ink: #1b1f27; --soft: #5b6472; --line: #e1e5ea;
-  --link: #0b5cad; --passed: #1a7f4b; --failed: #c4314b; --timed: #a15c00; --crashed: #8a3ab9;
-  --skipped: #5b6472; }
-@media (prefers-color-scheme: dark) { :root { --page: #12151b; --card: #1a1e26; --ink: #e6e9ee;
-  --soft: #9aa4b2; --line: #2c323d; --link: #79b8ff; --passed: #4fd08a; --failed: #ff8095;
-  --timed: #f0b35a; --crashed: #cf9bff; --skipped: #9aa4b2; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 56px; }
-header { display: flex; flex-wrap: wrap; align-items: center; gap: 12px 24px; }
-h1 { font-size: 26px; margin: 0; letter-spacing: -.01em; }
-.tiles { display: flex; flex-wrap: wrap; gap: 8px; margin: 0; padding: 0; list-style: none; }
-.passed { --tone: var(--passed); } .failed { --tone: var(--failed); }
-.timed_out { --tone: var(--timed); } .crashed { --tone: var(--crashed); }
-.skipped { --tone: var(--skipped); }
-.tiles li, .pill { color: var(--tone); white-space: nowrap; border-radius: 99px;
-  background: color-mix(in srgb, var(--tone) 13%, transparent); }
-.tiles li { padding: 4px 14px; }
-.pill { padding: 2px 11px; font-size: 13px; font-weight: 600; }
-.facts { display: flex; flex-wrap: wrap; gap: 10px 32px; margin: 20px 0; }
-dt { color: var(--soft); font-size: 12.5px; }
-dd { margin: 0; }
-.scroll { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
-  border-radius: 12px; }
-table { width: 100%; border-collapse: collapse; }
-th, td { text-align: left; vertical-align: top; padding: 11px 16px; font-weight: 400; }
-thead th { color: var(--soft); font-size: 12.5px; padding: 9px 16px; }
-tbody tr { border-top: 1px solid var(--line); }
-tbody th { white-space: nowrap; box-shadow: inset 3px 0 var(--tone); }
-tbody th b { font-weight: 600; }
-th small { display: block; color: var(--soft); font-size: 13px; }
-th:nth-child(3), .seconds { text-align: right; }
-.seconds { min-width: 96px; font-variant-numeric: tabular-nums; }
-.bar { display: block; height: 3px; margin-top: 5px; border-radius: 2px; background: var(--line); }
-.bar i { display: block; height: 3px; min-width: 2px; margin-left: auto; border-radius: 2px;
-  background: var(--tone); }
-td:last-child { width: 46%; min-width: 260px; }
-.skipped td:last-child { color: var(--soft); }
-pre { margin: 4px 0 0; font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, monospace;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-.cell { color: var(--soft); margin-right: 6px; }
-a { color: var(--link); text-decoration: none; }
-a:hover, a:focus { text-decoration: underline; }
-details { margin-top: 20px; }
-summary { cursor: pointer; color: var(--soft); }
-@media (max-width: 760px) { thead { display: none; }
-  tbody tr { display: grid; grid-template-columns: 1fr auto auto; padding: 6px 0; }
-  tbody th, td { padding: 6px 12px; } tbody th { box-shadow: none; white-space: normal; }
-  tbody tr { box-shadow: inset 3px 0 var(--tone); } td:nth-child(4) { display: none; }
-  td:last-child { grid-column: 1 / -1; width: auto; } td:empty { display: none; } }
-"""
+    try:
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut could leave the new name without content
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

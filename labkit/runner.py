@@ -1,176 +1,228 @@
-"""Runs lessons one after another, survives what they do, and reports.
+"""Runs lessons, several at once where that is asked for, survives what they do, and reports.
 
-Each lesson runs in a process of its own (`worker.py`). Its failure, time-out or kernel death is
-its result; the others go on, and the report on disk is valid after each one.
+Each lesson runs in a process of its own (`supervise.py`). Its failure, time-out or kernel death is
+its result; the others go on, and the report on disk is valid at all times: what a killed run had
+reached, `resume` takes up.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import re
-import subprocess
-import sys
+import queue
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import datetime
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from labkit import __version__, gpus, lessons, machine, worker
-from labkit.errors import BadArgument, LabError, NeedsGPU
+from labkit import __version__, earlier_run, gpus, lessons, parameters, processes, run_folder
+from labkit.attempts import Plan, attempt
+from labkit.devices import resolve_device, visible_gpus
+from labkit.errors import BadArgument, LabError
+from labkit.live import Live
 from labkit.report import Result, RunReport
+from labkit.supervise import Stop
 
 TIMEOUT = 900.0  # seconds a lesson
 
 
 def run(names: Sequence[str] = (), *, device: str = "auto", gpu: str = "", quick: bool = False,
-        out: str | Path | None = None, timeout: float = TIMEOUT,
-        folder: Path | None = None) -> RunReport:
+        out: str | Path | None = None, timeout: float = TIMEOUT, total: float | None = None,
+        retries: int = 0, jobs: int = 1, parameter_file: str | Path | None = None,
+        resume: bool = False, folder: Path | None = None) -> RunReport:
     """Runs the lessons called `names` (none: all) and returns the report, which is on disk too.
 
-    `timeout` is in seconds a lesson; `out` is made if it is not there. Raises LabError for bad
-    input. Nothing that a lesson does raises, and after Ctrl-C the report says what was left out.
+    `timeout` is in seconds a lesson, `total` for the whole run. A lesson that fails is run again
+    `retries` times. `jobs` lessons run at once, on a GPU never more than there are GPUs. `out` is
+    made if it is not there. `parameter_file` is described in `labkit.parameters`. With `resume`
+    the run in `out` (none: the newest) is taken up with its own settings, and what passed is not
+    run again; where there is none yet, it begins.
+
+    Raises LabError for bad input. Nothing that a lesson does raises, and after Ctrl-C the report
+    says what was left out.
     """
+    _check_limits(timeout, total, retries, jobs)
     folder = folder or lessons.directory()
-    found = [lessons.find(name, folder) for name in names] or lessons.all_lessons(folder)
-    chosen = list(dict.fromkeys(found))
-    if not chosen:
-        raise LabError(f"There are no lessons in {folder}; set LABKIT_NOTEBOOKS to the folder "
-                       "that holds them.")
-    used = resolve_device(device)
-    if gpu:
-        gpus.lookup(gpu)
-    report = RunReport(_output_folder(out, folder), _now(), used, gpu, quick, __version__,
-                       _versions())
-    options = {"device": used, "gpu": gpu, "quick": quick}
-    # disable=None: a bar on a terminal only
-    with tqdm(total=len(chosen), unit="lesson", leave=False, disable=None) as bar:
-        for lesson in chosen:
-            bar.set_description(lesson.stem)
-            result = Result(lesson.stem, device=used)
-            if report.interrupted:
-                result.status, result.reason = "skipped", "interrupted"
-            else:
-                report.interrupted = _run_one(lesson, result, options, report.folder, timeout,
-                                              bar.refresh)
-            report.lessons.append(result)
-            report.write()
-            bar.update()
-            if bar.disable:
-                print(result.line, flush=True)
-    report.finished = _now()
-    report.write()
+    given = {"device": device, "gpu": gpu, "quick": quick}
+    file = parameters.read(parameter_file) if parameter_file is not None else None
+    asked = (names, given, file, str(parameter_file))
+    if not resume:
+        settings = _settings(*asked, folder, None)  # bad input is said before a folder is made
+    with run_folder.claimed(out, folder, resume) as target:
+        earlier = _earlier(target) if resume else None
+        if resume:
+            settings = _settings(*asked, folder, earlier)
+        chosen, options, own = settings
+        stop = Stop(total=total)
+        start = time.monotonic()
+        slots = _slots(options["device"], jobs)
+        report = RunReport(
+            target, earlier.started if earlier else _now(), options["device"], options["gpu"],
+            options["quick"], __version__, _versions(), parameters=own,
+            id=earlier.id if earlier else uuid.uuid4().hex, limits={
+                "timeout": timeout, "total": total, "retries": retries, "jobs": len(slots)})
+        begun = datetime.now().astimezone()
+        kept = _kept(earlier, report, chosen, target)
+        if earlier:
+            report.resumed = [*earlier.resumed, begun.isoformat(timespec="seconds")]
+            processes.end_leftovers(earlier.id)
+        plan = Plan(report.id, options, own, target, timeout, retries,
+                    max(1, (os.cpu_count() or 1) // len(slots)) if len(slots) > 1 else None)
+        _run_all(chosen, kept, plan, slots, stop, report)
+        report.interrupted = bool(stop.interrupted)
+        # not the clock's own time, which may have been set meanwhile
+        report.finished = (begun + timedelta(seconds=time.monotonic() - start)).isoformat(
+            timespec="seconds")
+        report.write()
     return report
 
 
-def _run_one(lesson: lessons.Lesson, result: Result, options: dict[str, Any], out: Path,
-             timeout: float, tick: Callable[[], Any]) -> bool:
-    """Runs one lesson and fills in its result; True if Ctrl-C was pressed meanwhile."""
-    start = time.monotonic()
-    interrupted = False
+def _check_limits(timeout: float, total: float | None, retries: int, jobs: int) -> None:
+    for name, value in (("timeout", timeout), ("total", total)):
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise BadArgument(f"{name} is {value!r}; it takes a number of seconds above 0.")
+    for name, number, least in (("retries", retries, 0), ("jobs", jobs, 1)):
+        if type(number) is not int or number < least:
+            raise BadArgument(f"{name} is {number!r}; it takes a whole number of at least {least}.")
+
+
+def _earlier(target: Path) -> earlier_run.Earlier | None:
+    earlier = earlier_run.load(target)
+    if earlier and (earlier.labkit, earlier.versions) != (__version__, versions := _versions()):
+        changed = [name for name in sorted({*versions, *earlier.versions})
+                   if versions.get(name) != earlier.versions.get(name)] or ["labkit"]
+        raise BadArgument(f"The run in {target} was made with other versions ({changed[0]}: "
+                          f"{earlier.versions.get(changed[0], earlier.labkit)!r}), and one report "
+                          "cannot hold both; leave out --resume.")
+    return earlier
+
+
+def _settings(names: Sequence[str], given: dict[str, Any], file: dict[str, Any] | None,
+              file_name: str, folder: Path, earlier: earlier_run.Earlier | None,
+              ) -> tuple[list[lessons.Lesson], dict[str, Any], dict[str, dict[str, Any]]]:
+    """The lessons, the options and the parameters that are each lesson's own. Raises LabError."""
+    found = [lessons.find(name, folder) for name in names]
+    if not found and not earlier:
+        found = lessons.all_lessons(folder)
+    chosen = list(dict.fromkeys(found))
+    if not earlier:
+        if not chosen:
+            raise LabError(f"There are no lessons in {folder}; set LABKIT_NOTEBOOKS to the folder "
+                           "that holds them.")
+        options = {**given, "device": resolve_device(given["device"])}
+        if given["gpu"]:
+            gpus.lookup(given["gpu"])
+        return chosen, options, parameters.check(file or {}, chosen, folder, file_name)
+    there = {lesson.stem: lesson for lesson in lessons.all_lessons(folder)}
+    gone = [stem for stem in earlier.lessons if stem not in there]
+    if gone:
+        raise BadArgument(f"The run to resume has the lesson {gone[0]!r}, which is not in {folder};"
+                          " leave out --resume.")
+    planned = [there[stem] for stem in dict.fromkeys(earlier.lessons)]
+    own = parameters.check(earlier.parameters, planned, folder, "The report of the run to resume")
+    before = {"device": earlier.device, "gpu": earlier.gpu, "quick": earlier.quick}
+    told = {name: resolve_device(value) if name == "device" else value
+            for name, value in given.items() if value not in ("auto", "", False)}
+    differ = [name for name, value in told.items() if value != before[name]]
+    if chosen and set(chosen) != set(planned):
+        differ.append("choice of lessons")
+    if file is not None and parameters.check(file, planned, folder, file_name) != own:
+        differ.append("parameters")
+    if differ:
+        raise BadArgument(f"The run to resume was started otherwise ({differ[0]}); leave that out, "
+                          "or leave out --resume.")
+    resolve_device(earlier.device)  # its GPU must still be there
+    return planned, before, own
+
+
+def _slots(device: str, jobs: int) -> list[str | None]:
+    """One entry for each lesson that may run at a time: the GPU that it has to itself, or None."""
+    if device == "cpu" or jobs == 1:
+        return [None] * jobs
+    there = visible_gpus()
+    if len(there) < jobs:
+        print(f"labkit: {jobs} lessons at once need {jobs} GPUs, and here are {len(there)}, so "
+              f"{len(there)} run at once.", flush=True)
+    return list(there[:jobs])
+
+
+def _kept(earlier: earlier_run.Earlier | None, report: RunReport, chosen: Sequence[lessons.Lesson],
+          target: Path) -> dict[str, Result]:
+    if not earlier:
+        return {}
+    found = {lesson.stem: earlier.kept(lesson.path, target) for lesson in chosen}
+    return {stem: result for stem, result in found.items() if result}
+
+
+def _run_all(chosen: Sequence[lessons.Lesson], kept: dict[str, Result], plan: Plan,
+             slots: Sequence[str | None], stop: Stop, report: RunReport) -> None:
+    """Runs what is not kept, and reports after each; all of `chosen` are in the report then."""
+    done = dict(kept)
+
+    def write() -> bool:
+        report.lessons = [done[one.stem] for one in chosen if one.stem in done]
+        report.waiting = [one.stem for one in chosen if one.stem not in done]
+        return report.write()
+
+    if not write():
+        raise LabError(report.unwritten)
+    free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    for slot in slots:
+        free.put(slot)
+    live = Live(len(chosen))
+
+    def one(lesson: lessons.Lesson) -> Result:
+        slot = free.get()
+        try:
+            return attempt(lesson, plan, slot, stop, live.started)
+        finally:
+            free.put(slot)
+
+    live.kept(len(kept))
+    left = [lesson for lesson in chosen if lesson.stem not in done]
+    with _signals(stop), futures.ThreadPoolExecutor(len(slots)) as pool:
+        pending = {pool.submit(one, lesson) for lesson in left}
+        try:
+            while pending:
+                ended, pending = futures.wait(pending, timeout=0.25,
+                                              return_when=futures.FIRST_COMPLETED)
+                for result in sorted((future.result() for future in ended),
+                                     key=lambda result: result.lesson):
+                    done[result.lesson] = result
+                    write()
+                    live.ended(result)
+                live.tick()
+        finally:
+            stop.interrupted += bool(pending)  # something raised: nothing is left running
+            live.close()
+
+
+@contextmanager
+def _signals(stop: Stop) -> Iterator[None]:
+    """Ctrl-C, a polite kill and a closed terminal end the run in order, at the second time in a
+    hurry. They raise nothing, so no report is cut off by them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(*_: Any) -> None:
+        stop.interrupted += 1
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            before[number] = signal.signal(number, ask)
     try:
-        result.reason = _skip_reason(lesson, options["device"])
-        result.title = str(lesson.front_matter["title"])
-        if result.reason:
-            result.status = "skipped"
-            return False
-        _require_parameters(lesson)
-        copy = out / lesson.path.name
-        copy.unlink(missing_ok=True)
-        ended = worker.execute(lesson.path, copy, options, timeout, tick)
-        result.status, result.error = ended.status, ended.error
-        result.notebook = copy.name if copy.exists() else None
-        interrupted = ended.interrupted
-    except KeyboardInterrupt:
-        interrupted = True
-        result.status, result.error = "failed", worker.problem("KeyboardInterrupt", "Interrupted.")
-    except Exception as error:  # whatever a broken notebook raises must not stop the others
-        message = (str(error) if isinstance(error, LabError) else
-                   f"{lesson.path.name} cannot be run ({type(error).__name__}: {error}); "
-                   "restore it from the repository.")
-        result.status, result.error = "failed", worker.problem(type(error).__name__, message)
-    result.seconds = round(time.monotonic() - start, 2)
-    return interrupted
-
-
-def _skip_reason(lesson: lessons.Lesson, device: str) -> str | None:
-    matter = lesson.front_matter
-    if device == "cpu":
-        return "needs a GPU, and this run is on the CPU" if matter["gpu"] == "required" else None
-    here = capability() if matter["min_sm"] else None
-    if here is not None and here < matter["min_sm"]:
-        return f"needs sm_{matter['min_sm']}, and the GPU here is sm_{here}"
-    return None
-
-
-def _require_parameters(lesson: lessons.Lesson) -> None:
-    # papermill only warns, and the lesson would run with other settings than the report says
-    if not any(cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", [])
-               for cell in lesson.notebook.cells):
-        raise LabError(f"{lesson.path.name} has no code cell tagged 'parameters'; "
-                       "tag the cell that sets device, gpu and quick.")
-
-
-def resolve_device(device: str) -> str:
-    """What `device` ("auto", "gpu", "cpu") means here: "gpu" or "cpu", without importing torch.
-
-    Raises NeedsGPU for "gpu" where nvidia-smi lists none that CUDA_VISIBLE_DEVICES lets through.
-    """
-    device = machine.asked(device)
-    there = device != "cpu" and _has_gpu()
-    if device == "gpu" and not there:
-        raise NeedsGPU("device is 'gpu', but nvidia-smi shows no GPU that this process may use; "
-                       "run with device 'auto' or 'cpu', or see `labkit doctor`.")
-    if device == "auto" and there and not _torch_sees_it():
-        print("labkit: nvidia-smi lists a GPU, but torch cannot use it, so the lessons run on the "
-              "CPU; `labkit doctor` says why.", file=sys.stderr)
-        return "cpu"
-    return "gpu" if there else "cpu"
-
-
-def _torch_sees_it() -> bool:
-    """In a process of its own, so that this one need not import torch."""
-    code = "import torch, sys; sys.exit(not torch.cuda.is_available())"
-    return not subprocess.run([sys.executable, "-c", code], capture_output=True).returncode
-
-
-def _has_gpu() -> bool:
-    listing, first = machine.nvidia_smi("-L"), _first_visible()
-    if first.isdigit():
-        return int(first) < len(re.findall(r"^GPU \d", listing, re.MULTILINE))
-    return first.startswith(("GPU-", "MIG-")) and first in listing
-
-
-def capability() -> int | None:
-    """The first visible GPU's compute capability, as in 90; None where nvidia-smi won't say."""
-    shown = machine.nvidia_smi("--query-gpu=compute_cap", "--format=csv,noheader",
-                               "-i", _first_visible())
-    found = re.match(r"(\d+)\.(\d)", shown)
-    return int(found[1] + found[2]) if found else None
-
-
-def _first_visible() -> str:
-    """An index or a UUID; "" or "-1" hide all GPUs."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-
-
-def _output_folder(out: str | Path | None, notebooks: Path) -> Path:
-    """The folder for the report, made and proved writable. Raises BadArgument."""
-    folder = Path(out or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".labkit-probe"
-        probe.write_text("")
-        probe.unlink()
-    except OSError as error:
-        raise BadArgument(f"The output folder {folder} cannot be written ({error.strerror}); "
-                          "choose another one with --out.") from error
-    if folder.resolve() == notebooks.resolve():
-        raise BadArgument(f"The output folder {folder} is the lessons' own, and would overwrite "
-                          "them; choose another one with --out.")
-    return folder
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _now() -> str:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import labkit
-from labkit import runner
+from labkit import devices, runner
 from labkit.errors import BadArgument, LabError, NeedsGPU
 from labkit.report import STATUSES, Result
 
@@ -100,7 +100,8 @@ def ran(tmp_path_factory):
         {"argv": ["/bin/false"], "display_name": "wrong", "language": "python"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(spec.parents[1]))
-        report = runner.run(device="cpu", gpu="T4", quick=True, out=out, folder=folder, timeout=60)
+        report = runner.run(device="cpu", gpu="T4", quick=True, out=out, folder=folder, timeout=60,
+                            jobs=2)
     assert sorted(folder.iterdir()) == before, "a lesson littered the folder of lessons"
     return report
 
@@ -115,6 +116,7 @@ def by_name(saved):
     return {entry["lesson"]: entry for entry in saved["lessons"]}
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(("lesson", "status"), [
     ("01_passes", "passed"), ("02_fails", "failed"), ("03_exits", "crashed"),
     ("04_is_killed", "crashed"), ("05_segfaults", "crashed"), ("06_hides", "failed"),
@@ -125,6 +127,7 @@ def test_status(by_name, lesson, status):
     assert by_name[lesson]["status"] == status, by_name[lesson]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(("lesson", "cell", "name", "message"), [
     ("02_fails", 3, "ValueError", HTML),
     ("03_exits", 3, "DeadKernelError", "exit code 1"),
@@ -152,8 +155,10 @@ def test_skip_says_why(by_name):
 
 
 def test_report_schema(ran, saved):
-    assert set(saved) == {"started", "finished", "device", "gpu", "quick", "labkit", "versions",
-                          "lessons"}
+    assert set(saved) == {"id", "started", "resumed", "finished", "device", "gpu", "quick",
+                          "parameters", "limits", "labkit", "versions", "waiting", "lessons"}
+    assert saved["waiting"] == saved["resumed"] == []
+    assert saved["limits"] == {"timeout": 60, "total": None, "retries": 0, "jobs": 2}
     assert (saved["device"], saved["gpu"], saved["quick"]) == ("cpu", "T4", True)
     assert saved["labkit"] == labkit.__version__
     assert saved["started"] <= saved["finished"]
@@ -185,6 +190,7 @@ def test_executed_copies_are_kept(ran):
     assert "after" in output(ran.folder / "06_hides.ipynb")
 
 
+@pytest.mark.faults
 def test_leftover_processes_are_gone(ran):
     pids = [int(pid) for pid in output(ran.folder / "08_leaves_processes.ipynb").split()]
     assert len(pids) == 3
@@ -209,7 +215,9 @@ def test_page_shows_every_lesson_and_escapes(ran, by_name):
     found = Page(text)
     assert all(lesson in text for lesson in by_name)
     assert "&lt;script&gt;" in text and "script" not in found.tags
-    assert sorted(found.links) == sorted(f"{lesson}.ipynb" for lesson in LESSONS)
+    copies = [link for link in found.links if not link.startswith("logs/")]
+    assert sorted(copies) == sorted(f"{lesson}.ipynb" for lesson in LESSONS)
+    assert all((ran.folder / link).stat().st_size for link in found.links)
     assert not re.search(r"https?://|url\(|@import", text), "the page needs outside resources"
 
 
@@ -220,6 +228,7 @@ def test_table_has_one_line_a_lesson(ran, by_name):
     assert lines[-1].startswith("3 passed, 7 failed, 4 crashed, 1 skipped; report: ")
 
 
+@pytest.mark.faults
 def test_time_out_keeps_what_was_done(tmp_path):
     path = write(tmp_path, "01_hangs", ["print('done')", "print('now', flush=True)\nwhile 1: pass"])
     start = time.monotonic()
@@ -231,6 +240,18 @@ def test_time_out_keeps_what_was_done(tmp_path):
     assert output(report.folder / path.name).split() == ["done", "now"]
 
 
+@pytest.mark.faults
+def test_kernel_that_hangs_before_it_starts(tmp_path, monkeypatch):
+    (tmp_path / "ipykernel_launcher.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    write(tmp_path, "01_one", ["1"])
+    report = runner.run(device="cpu", out=tmp_path / "out", folder=tmp_path, timeout=6)
+    result, = report.lessons
+    assert (result.status, result.error["cell"]) == ("timed_out", None)
+    assert result.error["message"] == "Not finished after 6 s, before any cell had started."
+
+
+@pytest.mark.faults
 def test_kernel_that_does_not_start_says_why(tmp_path, monkeypatch):
     (tmp_path / "ipykernel_launcher.py").write_text("raise SystemExit('no such module')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -263,12 +284,12 @@ def test_device_is_resolved_without_torch(tmp_path, monkeypatch, listing, visibl
     monkeypatch.delenv("LABKIT_DEVICE", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(runner, "_torch_sees_it", lambda: True)
-    assert runner.resolve_device("auto") == device
-    assert runner.resolve_device("cpu") == "cpu"
+    monkeypatch.setattr(devices, "_torch_sees_it", lambda: True)
+    assert devices.resolve_device("auto") == device
+    assert devices.resolve_device("cpu") == "cpu"
     if device == "cpu":
         with pytest.raises(NeedsGPU, match="nvidia-smi shows no GPU"):
-            runner.resolve_device("gpu")
+            devices.resolve_device("gpu")
 
 
 def test_a_gpu_that_torch_cannot_use(tmp_path, monkeypatch, capsys):
@@ -277,10 +298,10 @@ def test_a_gpu_that_torch_cannot_use(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     for name in ("CUDA_VISIBLE_DEVICES", "LABKIT_DEVICE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(runner, "_torch_sees_it", lambda: False)
-    assert runner.resolve_device("auto") == "cpu"
+    monkeypatch.setattr(devices, "_torch_sees_it", lambda: False)
+    assert devices.resolve_device("auto") == "cpu"
     assert "torch cannot use it" in capsys.readouterr().err
-    assert runner.resolve_device("gpu") == "gpu"  # asked for: the lessons say what is wrong
+    assert devices.resolve_device("gpu") == "gpu"  # asked for: the lessons say what is wrong
 
 
 def test_lesson_above_the_capability_is_skipped(tmp_path, monkeypatch):
