@@ -18,7 +18,7 @@ from labkit.report import Result
 
 _KINDS: dict[str, type] = {
     "id": str, "started": str, "resumed": list, "device": str, "gpu": str, "quick": bool,
-    "parameters": dict, "labkit": str, "versions": dict, "waiting": list, "lessons": list}
+    "parameters": dict, "labkit": str, "versions": dict, "chosen": list, "lessons": list}
 _RESULT: dict[str, type | tuple[type, ...]] = {
     "lesson": str, "status": str, "seconds": (int, float), "device": str, "title": str,
     "source": str}
@@ -26,8 +26,8 @@ _RESULT: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Earlier:
-    """A run as its report describes it. lessons: the stems of all its lessons; passed: the results
-    of those that passed, by stem."""
+    """A run as its report describes it. lessons: the stems of all its lessons, in order; passed:
+    the results of those that passed, by stem."""
 
     id: str
     started: str
@@ -82,23 +82,19 @@ def _earlier(data: Any) -> Earlier:
         raise ValueError(f"its device is {data['device']!r}")
     if not all(isinstance(entry, dict) for entry in data["parameters"].values()):
         raise ValueError("its parameters are no objects")
-    results = []
+    passed = {}
     for entry in data["lessons"]:
         _check(entry, {"lesson": str, "status": str}, "a lesson")
-        results.append(entry)
-    passed = {}
-    for entry in results:
         if entry["status"] == "passed":
             _check(entry, _RESULT, "a lesson that passed")
             known = {f.name for f in fields(Result)} - {"error", "reason", "left_out"}
             passed[entry["lesson"]] = Result(**{k: v for k, v in entry.items() if k in known})
             _check_attempts(entry.get("attempts"))
-    stems = [entry["lesson"] for entry in results] + data["waiting"]
-    if not all(isinstance(text, str) for text in (*stems, *data["resumed"],
+    if not all(isinstance(text, str) for text in (*data["chosen"], *data["resumed"],
                                                   *data["versions"].values())):
         raise ValueError("a name in it is no text")
-    parts = {key: data[key] for key in _KINDS if key not in ("waiting", "lessons")}
-    return Earlier(**parts, lessons=stems, passed=passed)
+    parts = {key: data[key] for key in _KINDS if key not in ("chosen", "lessons")}
+    return Earlier(**parts, lessons=data["chosen"], passed=passed)
 
 
 def _check_attempts(attempts: Any) -> None:

@@ -3,7 +3,8 @@ table.
 
 `report.json` holds `id`, `started`, `resumed` (when the run was taken up again), `finished`,
 `device`, `gpu`, `quick`, `parameters` (of each lesson, where a file gave some), `limits`, `labkit`,
-`versions`, `waiting` (the lessons not yet done) and `lessons`: a list of `Result.as_dict()`.
+`versions`, `chosen` (the lessons of the run, in order), `waiting` (those not yet done) and
+`lessons`: a list of `Result.as_dict()`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from labkit.report_page import STATUSES, label, page
 
 BAD = {"failed", "timed_out", "crashed"}
 _PARTS = ("id", "started", "resumed", "finished", "device", "gpu", "quick", "parameters", "limits",
-          "labkit", "versions", "waiting")
+          "labkit", "versions", "chosen", "waiting")
 
 
 @dataclass
@@ -91,6 +92,7 @@ class RunReport:
     resumed: list[str] = field(default_factory=list)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)  # timeout, total (s), retries, jobs
+    chosen: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     unwritten: str = ""  # why the files do not hold what this object holds; "" if they do
 

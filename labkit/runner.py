@@ -65,6 +65,7 @@ def run(names: Sequence[str] = (), *, device: str = "auto", gpu: str = "", quick
         report = RunReport(
             target, earlier.started if earlier else _now(), options["device"], options["gpu"],
             options["quick"], __version__, _versions(), parameters=own,
+            chosen=[lesson.stem for lesson in chosen],
             id=earlier.id if earlier else uuid.uuid4().hex, limits={
                 "timeout": timeout, "total": total, "retries": retries, "jobs": len(slots)})
         begun = datetime.now().astimezone()

@@ -35,7 +35,7 @@ HANGS = {
                            "signal.SIG_IGN)\nwhile True:\n    time.sleep(1)"],
     "44_stops_itself": ["import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"],
 }
-LIMIT = 15  # seconds: enough for five kernels to start on two busy cores
+LIMIT = 12  # seconds: enough for five kernels to start on two busy cores
 MEMORY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))

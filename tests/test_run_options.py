@@ -183,6 +183,19 @@ def test_resume_runs_what_did_not_pass(half_done, folder, tmp_path, monkeypatch,
     assert (half_done / "02_two.ipynb").exists()
 
 
+def test_resume_keeps_the_order(folder, tmp_path):
+    """The second of three was still running when the run was killed."""
+    for number in (1, 2, 3):
+        write(folder, f"0{number}_one", ["1"])
+    report = runner.run(["3", "2", "1"], device="cpu", out=tmp_path / "out", folder=folder, jobs=2)
+    file = report.folder / "report.json"
+    data = json.loads(file.read_text())
+    data["lessons"], data["waiting"] = [data["lessons"][0], data["lessons"][2]], ["02_one"]
+    file.write_text(json.dumps(data))
+    again = runner.run(out=report.folder, folder=folder, resume=True)
+    assert [result.lesson for result in again.lessons] == ["03_one", "02_one", "01_one"]
+
+
 def test_resume_without_a_folder_takes_the_newest(folder, tmp_path, monkeypatch):
     write(folder, "01_one", ["1"])
     monkeypatch.chdir(tmp_path)
@@ -206,7 +219,8 @@ def test_resume_keeps_the_run_s_settings(half_done, folder, asked, words):
 LIES = [
     "", "{", "[]", "{}", "null", "[" * 100_000,
     {"id": "x"}, {"id": "../../x" + "0" * 26}, {"id": None}, {"device": "tpu"}, {"quick": 1},
-    {"waiting": [3]}, {"waiting": ["../01_one"]}, {"waiting": ["77_gone"]}, {"lessons": 3},
+    {"chosen": [3]}, {"chosen": ["../01_one"]}, {"chosen": ["77_gone"]}, {"chosen": "01_one"},
+    {"lessons": 3},
     {"lessons": [3]}, {"lessons": [{"lesson": "01_one"}]}, {"parameters": {"01_one": 3}},
     {"parameters": {"01_one": {"device": "gpu"}}}, {"parameters": {"01_one": {"rm": 1}}},
     {"versions": {"python": "2.7"}}, {"labkit": "0.0"}, {"versions": {"python": 3}},
@@ -222,7 +236,7 @@ def test_a_report_that_lies_is_not_resumed(folder, tmp_path, lie):
     whole = {"id": "0" * 32, "started": "2026-01-01T00:00:00+00:00", "resumed": [],
              "finished": None, "device": "cpu", "gpu": "", "quick": False, "parameters": {},
              "limits": {}, "labkit": __version__, "versions": runner._versions(),
-             "waiting": ["01_one"], "lessons": []}
+             "chosen": ["01_one"], "waiting": ["01_one"], "lessons": []}
     text = lie if isinstance(lie, str) else json.dumps({**whole, **lie})
     (out / "report.json").write_text(text)
     with pytest.raises(LabError) as refused:

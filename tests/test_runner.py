@@ -156,13 +156,14 @@ def test_skip_says_why(by_name):
 
 def test_report_schema(ran, saved):
     assert set(saved) == {"id", "started", "resumed", "finished", "device", "gpu", "quick",
-                          "parameters", "limits", "labkit", "versions", "waiting", "lessons"}
+                          "parameters", "limits", "labkit", "versions", "chosen", "waiting",
+                          "lessons"}
     assert saved["waiting"] == saved["resumed"] == []
     assert saved["limits"] == {"timeout": 60, "total": None, "retries": 0, "jobs": 2}
     assert (saved["device"], saved["gpu"], saved["quick"]) == ("cpu", "T4", True)
     assert saved["labkit"] == labkit.__version__
     assert saved["started"] <= saved["finished"]
-    assert [entry["lesson"] for entry in saved["lessons"]] == sorted(
+    assert [entry["lesson"] for entry in saved["lessons"]] == saved["chosen"] == sorted(
         [*LESSONS, "20_not_json", "21_no_parameters", "22_needs_gpu", "23_no_front_matter"])
     for entry in saved["lessons"]:
         assert entry["status"] in STATUSES
