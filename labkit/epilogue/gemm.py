@@ -61,7 +61,8 @@ class Gemm:
 
         With C columns of elements (N, or N / 2 where the product comes as pairs), and twice as
         many for an operand or output that is a pair: rowvec [C], colvec [M], tile and store
-        [M, C], select [M], col_reduce [M, ceil(N / block_N)], row_reduce [ceil(M / block_M), C].
+        [M, C], select [M], col_reduce [ceil(N / block_N), M], row_reduce [ceil(M / block_M), C]: a
+        reduction's partial results, one row a tile, for `labkit.epilogue.finalize`.
 
         schedule: block_M, block_N, block_K, num_stages, threads; panel: the order of the blocks
         (0: plain); warps: the warp policy's name; piece: columns that the epilogue handles at a

@@ -109,7 +109,7 @@ class _Writer:
         lines += [f'{name}: T.Tensor((M,), "int32"),' for name in self.epilogue.indices]
         for o in self.epilogue.outputs:
             shape = {"store": f"(M, {twice[o.pair]})", "select": "(M,)",
-                     "col_reduce": "(M, T.ceildiv(N, block_N))",
+                     "col_reduce": "(T.ceildiv(N, block_N), M)",
                      "row_reduce": f"(T.ceildiv(M, block_M), columns)"}[o.kind]
             lines.append(f'{o.name}: T.Tensor({shape}, "{self.numbers[o.name]}"),')
         return "\n".join(lines)
@@ -280,14 +280,14 @@ class _Writer:
         return "".join(line + "\n" for line in lines)
 
     def after(self) -> str:
-        """The row results of a tile: one column of partials."""
+        """The row results of a tile: one row of partials, so that neighbours lie together."""
         lines = []
         for o in self.of("col_reduce"):
             value = f"{o.name}_row[i]"
             if o.how == "lse":
                 value = f"{o.name}_top[i] + T.log({o.name}_row[i])"
             lines += ["for i in T.Parallel(block_M):", "    if by * block_M + i < M:",
-                      f"        {o.name}[by * block_M + i, bx] = {value}"]
+                      f"        {o.name}[bx, by * block_M + i] = {value}"]
         return "".join(line + "\n" for line in lines)
 
     def _each(self, *body: str) -> list[str]:
