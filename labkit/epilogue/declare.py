@@ -1,4 +1,4 @@
-"""An epilogue: a plain function of one element of a product, with what it reads and returns declared.
+"""An epilogue: a plain function of one element of a product, what it reads and returns declared.
 
     @epilogue(tile=["residual"], rowvec=["gamma"], store=["x", "scaled"],
               col_reduce={"sumsq": "sum"})

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import linecache
 from typing import Any
@@ -81,8 +82,9 @@ class Gemm:
         members = 2 if self.epilogue.takes_pairs else 1  # columns of the product to an element
         names |= {self.epilogue.name: self.epilogue.fn, "columns": N // members,
                   "width": knobs["piece"] // members}
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         # TileLang reads a program's text from its file, so the text gets one in Python's own cache
-        path = f"<gemm_{self.epilogue.name} {hash(text) & 0xffffffffffff:x}>"
+        path = f"<gemm_{self.epilogue.name} {digest}>"
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
         exec(compile(text, path, "exec"), names)
         return names[f"gemm_{self.epilogue.name}"]

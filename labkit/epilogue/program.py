@@ -110,7 +110,7 @@ class _Writer:
         for o in self.epilogue.outputs:
             shape = {"store": f"(M, {twice[o.pair]})", "select": "(M,)",
                      "col_reduce": "(T.ceildiv(N, block_N), M)",
-                     "row_reduce": f"(T.ceildiv(M, block_M), columns)"}[o.kind]
+                     "row_reduce": "(T.ceildiv(M, block_M), columns)"}[o.kind]
             lines.append(f'{o.name}: T.Tensor({shape}, "{self.numbers[o.name]}"),')
         return "\n".join(lines)
 
@@ -239,7 +239,7 @@ class _Writer:
         lines = []
         for o in self.of("select"):
             lines += self._each(f"if {o.how}_tile[i] == column + j:",
-                                "    if by * block_M + i < M:",
+                                "    if (by * block_M + i < M) & (column + j < columns):",
                                 f"        {o.name}[by * block_M + i] = {o.name}_part[i, j]")
         for o in self.of("col_reduce"):
             if o.how == "lse":
