@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from labkit.epilogue.declare import Epilogue, check_names
-from labkit.epilogue.gemm import gemm
+from labkit.epilogue.gemm import KNOBS, gemm
 from labkit.epilogue.schedules import CPU, OPTIONS, schedule
 from labkit.errors import BadArgument
 
@@ -66,7 +66,12 @@ def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B:
     else:
         major, minor = torch.cuda.get_device_capability()
         chosen_knobs = schedule(10 * major + minor)
+    options = OPTIONS
+    if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
+        # one step along K: a producer warp of its own has nothing to run ahead of, and such
+        # kernels were reported to hang on an H100 (tile-ai/tilelang issue 2566)
+        options = OPTIONS | {"tl.disable_warp_specialized": True}
     builder = gemm(chosen)
     return lab.compile(builder(M, N, K, dtype=dtype, transpose_B=transpose_B, **chosen_knobs),
                        out_idx=builder.out_idx, device="cpu" if device == "cpu" else "gpu",
-                       pass_configs=OPTIONS)
+                       pass_configs=options)
