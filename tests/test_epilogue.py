@@ -11,7 +11,7 @@ from epilogue_cases import SMALL, named, operands, run
 
 import labkit as lab
 from labkit.epilogue import catalogue, epilogue, gemm, matmul, ops, pairs, plain
-from labkit.epilogue.program import LOWEST
+from labkit.epilogue.steps import LOWEST
 from labkit.errors import BadArgument
 
 ALL = [e.name for e in catalogue.ALL]

@@ -18,6 +18,8 @@ those are in registers one GEMM earlier.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -30,11 +32,56 @@ from labkit.epilogue.run import matmul
 Stream = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
+def fused(fn: Callable) -> Callable:
+    """`fn` of tensors, what no GEMM's epilogue can hold; on a GPU torch.compile makes one kernel of
+    it, or a few."""
+    compiled: list[Callable] = []
+
+    @wraps(fn)
+    def call(first: torch.Tensor, *rest: Any) -> Any:
+        if not first.is_cuda:
+            return fn(first, *rest)
+        if not compiled:
+            compiled.append(torch.compile(fn))
+        return compiled[0](first, *rest)
+
+    return call
+
+
+_rstd, _total = fused(finalize.rstd), fused(finalize.total)
+_logsumexp, _cross_entropy = fused(finalize.logsumexp), fused(finalize.cross_entropy)
+
+
+@fused
+def _entry(x, gamma, eps):
+    wide = x.float()
+    return (wide * gamma.float()).to(x.dtype), (wide.square().mean(1) + eps).rsqrt()
+
+
+@fused
+def _rope_backward(z, dz, position, frequency, d):
+    """From z = rope(...) and its gradient: the gradient before the rotation, and the rows' s, which
+    a rotation does not change."""
+    s = (z.float() * dz.float()).sum(1) / d
+    angle = -position[:, None] * frequency
+    a, b = split(dz.float())
+    cosine, sine = angle.cos(), angle.sin()
+    return join(a * cosine - b * sine, a * sine + b * cosine).to(dz.dtype), s
+
+
+@fused
+def _cross_entropy_backward(logits, lse, target, scale, d):
+    """The gradient of the logits and the rows' s. scale [T]: of a row's loss, 0 if ignored."""
+    z = logits.float()
+    hit = torch.arange(z.shape[1], device=z.device) == target[:, None]
+    dz = ((z - lse[:, None]).exp() - hit.float()) * scale[:, None]
+    return dz.to(logits.dtype), (z * dz).sum(1) / d
+
+
 def enter(x: torch.Tensor, gamma: torch.Tensor, eps: float = 1e-6) -> Stream:
     """The stream at its start, where no GEMM stands in front: x [T, d], gamma [d]."""
     with torch.no_grad():
-        rstd = (x.float().square().mean(1) + eps).rsqrt()
-        scaled = (x.float() * gamma.float()).to(x.dtype)
+        scaled, rstd = _entry(x, gamma, eps)
     return x, scaled, rstd
 
 
@@ -47,7 +94,7 @@ def _norm_backward(dz: torch.Tensor, W: torch.Tensor, x: torch.Tensor, gamma: to
     else:
         found = matmul(catalogue.drms_residual, dz, W, x=x, dresidual=dx.contiguous(), rstd=rstd,
                        s=s, gamma=gamma)
-    dgamma = finalize.total(found["dgamma"]).to(gamma.dtype)
+    dgamma = _total(found["dgamma"]).to(gamma.dtype)
     return found["dx"], dgamma, dz.t() @ found["normed"]
 
 
@@ -69,13 +116,8 @@ class NormRope(Function):
     @staticmethod
     def backward(ctx: Any, dqkv, dx):
         x, rstd, gamma, W, position, frequency, qkv = ctx.saved_tensors
-        # attention made dqkv, so this is a pass of its own: turn back, and sum z dz, which a
-        # rotation does not change
-        s = (qkv.float() * dqkv.float()).sum(1) / x.shape[1]
-        angle = -position[:, None] * frequency
-        a, b = split(dqkv.float())
-        c, d = angle.cos(), angle.sin()
-        dz = join(a * c - b * d, a * d + b * c).to(dqkv.dtype)
+        # attention made dqkv, so this is a pass of its own
+        dz, s = _rope_backward(qkv, dqkv, position, frequency, x.shape[1])
         dx, dgamma, dW = _norm_backward(dz, W, x, gamma, rstd, s, dx)
         return dx, None, None, dgamma, dW, None, None
 
@@ -87,13 +129,13 @@ class ProjectResidual(Function):
     @staticmethod
     def forward(ctx: Any, h, x, W, gamma, eps):
         found = matmul(catalogue.residual_rms, h, W, transpose_B=True, residual=x, gamma=gamma)
-        rstd = finalize.rstd(found["sumsq"], W.shape[0], eps)
+        rstd = _rstd(found["sumsq"], W.shape[0], eps)
         ctx.save_for_backward(h, W)
         ctx.mark_non_differentiable(found["scaled"], rstd)
         return found["x"], found["scaled"], rstd
 
     @staticmethod
-    def backward(ctx: Any, dx, _scaled, _rstd):
+    def backward(ctx: Any, dx, _dscaled, _drstd):
         h, W = ctx.saved_tensors
         return dx @ W, dx, dx.t() @ h, None, None
 
@@ -110,17 +152,17 @@ class NormSwiGLU(Function):
         inner = matmul(catalogue.rstd_swiglu, scaled, W_in, transpose_B=True, rstd=rstd)
         found = matmul(catalogue.residual_rms, inner["y"], W_out, transpose_B=True, residual=x,
                        gamma=next_gamma)
-        next_rstd = finalize.rstd(found["sumsq"], W_out.shape[0], eps)
+        next_rstd = _rstd(found["sumsq"], W_out.shape[0], eps)
         ctx.save_for_backward(x, rstd, gamma, W_in, W_out, inner["z"])
         ctx.mark_non_differentiable(found["scaled"], next_rstd)
         return found["x"], found["scaled"], next_rstd
 
     @staticmethod
-    def backward(ctx: Any, dx, _scaled, _rstd):
+    def backward(ctx: Any, dx, _dscaled, _drstd):
         x, rstd, gamma, W_in, W_out, z = ctx.saved_tensors
         dx = dx.contiguous()
         inner = matmul(catalogue.dswiglu, dx, W_out, z=z)  # y is made again, not kept
-        s = finalize.total(inner["zdz"]) / x.shape[1]
+        s = _total(inner["zdz"]) / x.shape[1]
         dW_out = dx.t() @ inner["y"]
         dx, dgamma, dW_in = _norm_backward(inner["dz"], W_in, x, gamma, rstd, s, dx)
         return dx, None, None, dgamma, dW_in, dW_out, None, None
@@ -134,8 +176,8 @@ class NormCrossEntropy(Function):
     def forward(ctx: Any, x, scaled, rstd, gamma, W, target, ignore_index):
         found = matmul(catalogue.rstd_cross_entropy, scaled, W, transpose_B=True, rstd=rstd,
                        target=target.to(torch.int32))
-        lse = finalize.logsumexp(found["lse"])
-        loss = finalize.cross_entropy(lse[None], found["picked"], target, ignore_index)
+        lse = _logsumexp(found["lse"])
+        loss = _cross_entropy(lse[None], found["picked"], target, ignore_index)
         ctx.save_for_backward(x, rstd, gamma, W, target, found["logits"], lse)
         ctx.ignore_index = ignore_index
         return loss
@@ -146,9 +188,6 @@ class NormCrossEntropy(Function):
         kept = target != ctx.ignore_index
         scale = dloss * kept / kept.sum()
         # a pass of its own: it needs the whole log-sum-exp of a row
-        dz = (logits.float() - lse[:, None]).exp()
-        dz[kept, target[kept].long()] -= 1
-        dz *= scale[:, None]
-        s = (logits.float() * dz).sum(1) / x.shape[1]
-        dx, dgamma, dW = _norm_backward(dz.to(x.dtype), W, x, gamma, rstd, s, None)
+        dz, s = _cross_entropy_backward(logits, lse, target, scale, x.shape[1])
+        dx, dgamma, dW = _norm_backward(dz, W, x, gamma, rstd, s, None)
         return dx, None, None, dgamma, dW, None, None

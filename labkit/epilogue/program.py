@@ -14,10 +14,8 @@ gets a barrier in every iteration, and one that touches registers only is vector
 
 from __future__ import annotations
 
-from labkit.epilogue.declare import Epilogue, Operand, Output
-
-# finite, so that a row with nothing but -inf gives exp(-inf) = 0 and not exp(nan)
-LOWEST = -3.0e38
+from labkit.epilogue.declare import Epilogue
+from labkit.epilogue.steps import Steps
 
 HEAD = """\
 @T.prim_func
@@ -49,17 +47,17 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
     computed. ragged_M, ragged_N: the tiles do not divide M, N, so reductions need a mask.
     numbers: operand or output -> its dtype in the program.
     """
-    writer = _Writer(epilogue, ragged_M, ragged_N, numbers)
+    steps = Steps(epilogue, ragged_M, ragged_N, numbers)
     grid, block = (("blocks", "b") if persistent else
                    ("T.ceildiv(N, block_N), T.ceildiv(M, block_M)", "(bx, by)"))
     text = HEAD.format(
         name=name, grid=grid, block=block, A="(M, K)", B="(N, K)" if transpose_B else "(K, N)",
         B_tile="(block_N, block_K)" if transpose_B else "(block_K, block_N)",
-        parameters=_indent(writer.parameters(), 1))
+        parameters=_indent(steps.parameters(), 1))
     loop = MAIN_LOOP.format(transposed=transpose_B, B_at="bx * block_N, k * block_K"
                             if transpose_B else "k * block_K, bx * block_N")
-    tile = loop + writer.before() + _piece_loop(writer, prefetch) + writer.after()
-    text += _indent(writer.allocations(), 2)
+    tile = loop + steps.before() + _piece_loop(steps, prefetch) + steps.after()
+    text += _indent(steps.allocations(), 2)
     if persistent:
         order = ("for by, bx in T.Persistent([T.ceildiv(M, block_M), T.ceildiv(N, block_N)], "
                  "blocks, b, group_size=group):\n")
@@ -67,228 +65,14 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
     return text + _indent("T.use_swizzle(panel)\n" * swizzle + tile, 2)
 
 
-def _piece_loop(writer: _Writer, prefetch: bool) -> str:
+def _piece_loop(steps: Steps, prefetch: bool) -> str:
     pieces = ("T.Pipelined(block_N // piece, num_stages=prefetch)" if prefetch
               else "T.unroll(block_N // piece)")
     first = "bx * block_N + p * piece"
-    column = f"column = ({first}) // 2\n" if writer.half else f"column = {first}\n"
-    body = column + writer.load() + writer.compute() + writer.reduce() + writer.store()
+    column = f"column = ({first}) // 2\n" if steps.half else f"column = {first}\n"
+    body = column + steps.load() + steps.compute() + steps.reduce() + steps.store()
     return f"for p in {pieces}:\n" + _indent(body, 1)
 
 
 def _indent(text: str, levels: int) -> str:
     return "".join("    " * levels + line + "\n" for line in text.splitlines())
-
-
-class _Writer:
-    """The lines that depend on the epilogue. An element is what its function sees at a time: one
-    column of the product, or a pair of columns."""
-
-    def __init__(self, epilogue: Epilogue, ragged_M: bool, ragged_N: bool,
-                 numbers: dict[str, str]) -> None:
-        self.epilogue, self.numbers = epilogue, numbers
-        self.ragged_M, self.ragged_N = ragged_M, ragged_N
-        self.half = " // 2" if epilogue.takes_pairs else ""
-
-    def of(self, kind: str) -> list[Output]:
-        return [output for output in self.epilogue.outputs if output.kind == kind]
-
-    def operands(self, kind: str) -> list[Operand]:
-        return [operand for operand in self.epilogue.operands if operand.kind == kind]
-
-    def parameters(self) -> str:
-        """The program's parameters after A and B."""
-        twice = {False: "columns", True: "2 * columns"}
-        lines = []
-        for o in self.epilogue.operands:
-            kind = self.numbers[o.name]
-            shape = {"rowvec": f"({twice[o.pair]},)", "colvec": "(M,)",
-                     "tile": f"(M, {twice[o.pair]})", "scalar": ""}[o.kind]
-            lines.append(f'{o.name}: T.Tensor({shape}, "{kind}"),' if shape
-                         else f"{o.name}: T.{kind},")
-        lines += [f'{name}: T.Tensor((M,), "int32"),' for name in self.epilogue.indices]
-        for o in self.epilogue.outputs:
-            shape = {"store": f"(M, {twice[o.pair]})", "select": "(M,)",
-                     "col_reduce": "(T.ceildiv(N, block_N), M)",
-                     "row_reduce": "(T.ceildiv(M, block_M), columns)"}[o.kind]
-            lines.append(f'{o.name}: T.Tensor({shape}, "{self.numbers[o.name]}"),')
-        return "\n".join(lines)
-
-    def allocations(self) -> str:
-        """Shared tiles and fragments of the epilogue."""
-        lines, swizzled = [], []
-
-        def shared(name: str, shape: str, dtype: str) -> None:
-            lines.append(f'{name} = T.alloc_shared({shape}, "{dtype}")')
-
-        def fragment(name: str, shape: str, dtype: str = "float32") -> None:
-            lines.append(f'{name} = T.alloc_fragment({shape}, "{dtype}")')
-
-        piece, row = "(block_M, width)", "(block_M,)"
-        members = {False: ("part",), True: ("first", "second")}
-        if self.epilogue.takes_pairs:
-            fragment("acc_first", piece)
-            fragment("acc_second", piece)
-        for o in self.epilogue.operands:
-            kind = self.numbers[o.name]
-            if o.kind == "tile":
-                shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
-                swizzled.append(f"{o.name}_tile: swizzled({o.name}_tile)")
-                for member in members[o.pair]:
-                    fragment(f"{o.name}_{member}", piece, kind)
-            elif o.kind == "rowvec":
-                shared(f"{o.name}_tile", f"({'2 * ' * o.pair}block_N{self.half},)", kind)
-            elif o.kind == "colvec":
-                shared(f"{o.name}_tile", row, kind)
-        for name in self.epilogue.indices:
-            shared(f"{name}_tile", row, "int32")
-        for o in self.epilogue.outputs:
-            kind = self.numbers[o.name]
-            for member in members[o.pair]:
-                fragment(f"{o.name}_{member}", piece, kind)
-            if o.kind == "store":
-                shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
-            elif o.kind == "col_reduce":
-                fragment(f"{o.name}_row", row)
-                if o.how == "lse":
-                    for name in ("top", "before", "added"):
-                        fragment(f"{o.name}_{name}", row)
-            elif o.kind == "row_reduce":
-                shared(f"{o.name}_tile", piece, "float32")
-                fragment(f"{o.name}_turned", piece)
-                fragment(f"{o.name}_column", "(width,)")
-        if swizzled:
-            lines.append(f"T.annotate_layout({{{', '.join(swizzled)}}})")
-        return "\n".join(lines)
-
-    def before(self) -> str:
-        """What a tile needs once: vectors in shared memory, row results at their start."""
-        lines = []
-        for o in self.operands("rowvec"):
-            start = ("bx * block_N" if o.pair == bool(self.half)
-                     else "2 * bx * block_N" if o.pair else "bx * block_N // 2")
-            lines.append(f"T.copy({o.name}[{start}], {o.name}_tile)")
-        for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
-            lines.append(f"T.copy({name}[by * block_M], {name}_tile)")
-        for o in self.of("col_reduce"):
-            start = LOWEST if o.how == "max" else 0.0
-            lines.append(f"T.fill({o.name}_row, {start})")
-            if o.how == "lse":
-                lines.append(f"T.fill({o.name}_top, {LOWEST})")
-        return "".join(line + "\n" for line in lines)
-
-    def load(self) -> str:
-        lines = []
-        for o in self.operands("tile"):
-            start = "2 * column" if o.pair else "column"
-            lines.append(f"T.copy({o.name}[by * block_M, {start}], {o.name}_tile)")
-        for o in self.operands("tile"):
-            if o.pair:
-                lines += self._each(
-                    f"{o.name}_first[i, j] = {o.name}_tile[i, place(j, 0)]",
-                    f"{o.name}_second[i, j] = {o.name}_tile[i, place(j, 1)]")
-            else:
-                lines.append(f"T.copy({o.name}_tile, {o.name}_part)")
-        if self.epilogue.takes_pairs:
-            # one loop a member: a loop has one layout, and here it follows from the reading
-            for number, member in enumerate(("first", "second")):
-                lines += self._each(f"acc_{member}[i, j] = acc[i, p * piece + place(j, {number})]")
-        return "".join(line + "\n" for line in lines)
-
-    def compute(self) -> str:
-        """The call of the epilogue's function for each element, and its results in registers."""
-        given = ["(acc_first[i, j], acc_second[i, j])" if self.epilogue.takes_pairs
-                 else "acc[i, p * piece + j]"]
-        given += [self._element(o) for o in self.epilogue.operands]
-        lines = [f"out = {self.epilogue.name}(", *(f"    {value}," for value in given), ")"]
-        for o in self.epilogue.outputs:
-            value = f'out["{o.name}"]'
-            if o.pair:
-                lines += [f"{o.name}_first[i, j] = {value}[0]",
-                          f"{o.name}_second[i, j] = {value}[1]"]
-            else:
-                lines.append(f"{o.name}_part[i, j] = {self._masked(o, value)}")
-        return "".join(line + "\n" for line in self._each(*lines))
-
-    def _element(self, o: Operand) -> str:
-        at = "p * width + j"
-        if o.kind == "scalar":
-            return o.name
-        if o.kind == "tile":
-            found = ([f"{o.name}_first[i, j]", f"{o.name}_second[i, j]"] if o.pair
-                     else [f"{o.name}_part[i, j]"])
-        elif o.kind == "colvec":
-            found = [f"{o.name}_tile[i]"]
-        else:
-            found = ([f"{o.name}_tile[place({at}, 0)]", f"{o.name}_tile[place({at}, 1)]"]
-                     if o.pair else [f"{o.name}_tile[{at}]"])
-        if self.numbers[o.name] != "float32":
-            found = [f'T.Cast("float32", {value})' for value in found]
-        return f"({', '.join(found)})" if o.pair else found[0]
-
-    def _masked(self, o: Output, value: str) -> str:
-        """Beyond the product's edge a sum gets zeros, and a maximum gets -inf."""
-        if o.kind == "col_reduce" and self.ragged_N:
-            neutral = "0.0" if o.how == "sum" else '-T.infinity("float32")'
-            return f"T.if_then_else(column + j < columns, {value}, {neutral})"
-        if o.kind == "row_reduce" and self.ragged_M:
-            return f"T.if_then_else(by * block_M + i < M, {value}, 0.0)"
-        return value
-
-    def reduce(self) -> str:
-        lines = []
-        for o in self.of("select"):
-            lines += self._each(f"if {o.how}_tile[i] == column + j:",
-                                "    if (by * block_M + i < M) & (column + j < columns):",
-                                f"        {o.name}[by * block_M + i] = {o.name}_part[i, j]")
-        for o in self.of("col_reduce"):
-            if o.how == "lse":
-                lines += self._online_lse(o.name)
-            else:
-                lines.append(f"T.reduce_{o.how}({o.name}_part, {o.name}_row, dim=1, clear=False)")
-        for o in self.of("row_reduce"):
-            # through shared memory, so that a thread gets whole columns
-            lines += [f"T.copy({o.name}_part, {o.name}_tile)",
-                      f"T.copy({o.name}_tile, {o.name}_turned)",
-                      f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
-                      "for j in T.Parallel(width):",
-                      "    if column + j < columns:",
-                      f"        {o.name}[by, column + j] = {o.name}_column[j]"]
-        return "".join(line + "\n" for line in lines)
-
-    def _online_lse(self, name: str) -> list[str]:
-        """A running maximum, and the sum of exp beneath it, rescaled when the maximum grows."""
-        return [f"T.copy({name}_top, {name}_before)",
-                f"T.reduce_max({name}_part, {name}_top, dim=1, clear=False)",
-                *self._each(f"{name}_part[i, j] = T.exp({name}_part[i, j] - {name}_top[i])"),
-                f"T.reduce_sum({name}_part, {name}_added, dim=1)",
-                "for i in T.Parallel(block_M):",
-                f"    {name}_row[i] = {name}_row[i] * T.exp({name}_before[i] - {name}_top[i]) + "
-                f"{name}_added[i]"]
-
-    def store(self) -> str:
-        lines = []
-        for o in self.of("store"):
-            if o.pair:
-                lines += self._each(f"{o.name}_tile[i, place(j, 0)] = {o.name}_first[i, j]",
-                                    f"{o.name}_tile[i, place(j, 1)] = {o.name}_second[i, j]")
-            else:
-                lines.append(f"T.copy({o.name}_part, {o.name}_tile)")
-        for o in self.of("store"):
-            start = "2 * column" if o.pair else "column"
-            lines.append(f"T.copy({o.name}_tile, {o.name}[by * block_M, {start}])")
-        return "".join(line + "\n" for line in lines)
-
-    def after(self) -> str:
-        """The row results of a tile: one row of partials, so that neighbours lie together."""
-        lines = []
-        for o in self.of("col_reduce"):
-            value = f"{o.name}_row[i]"
-            if o.how == "lse":
-                value = f"{o.name}_top[i] + T.log({o.name}_row[i])"
-            lines += ["for i in T.Parallel(block_M):", "    if by * block_M + i < M:",
-                      f"        {o.name}[bx, by * block_M + i] = {value}"]
-        return "".join(line + "\n" for line in lines)
-
-    def _each(self, *body: str) -> list[str]:
-        return ["for i, j in T.Parallel(block_M, width):", *("    " + b for b in body)]

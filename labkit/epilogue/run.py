@@ -69,7 +69,7 @@ def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B:
     options = OPTIONS
     if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
         # one step along K: a producer warp of its own has nothing to run ahead of, and such
-        # kernels were reported to hang on an H100 (tile-ai/tilelang issue 2566)
+        # kernels were reported to hang on an H100 (tile-ai/tilelang #2566)
         options = OPTIONS | {"tl.disable_warp_specialized": True}
     builder = gemm(chosen)
     return lab.compile(builder(M, N, K, dtype=dtype, transpose_B=transpose_B, **chosen_knobs),
