@@ -12,7 +12,8 @@ from labkit.epilogue import catalogue, matmul, schedule
 from labkit.epilogue.block import Model
 
 pytestmark = pytest.mark.gpu
-KNOBS = [{}, {"blocks": 40, "piece": 32}, {"prefetch": 2}, {"panel": 0, "num_stages": 2},
+KNOBS = [{}, {"blocks": 40, "piece": 32}, {"prefetch": 1}, {"prefetch": 2},
+         {"panel": 0, "num_stages": 2},
          {"block_N": 128, "block_M": 64, "threads": 128, "piece": 32}]
 
 

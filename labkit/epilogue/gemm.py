@@ -52,7 +52,7 @@ class Gemm:
         return program_source(
             self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
             persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
-            prefetch=knobs["prefetch"] > 0, ragged_M=M % knobs["block_M"] > 0,
+            prefetch=knobs["prefetch"], ragged_M=M % knobs["block_M"] > 0,
             ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
@@ -67,7 +67,8 @@ class Gemm:
 
         schedule: block_M, block_N, block_K, num_stages, threads; panel: the order of the blocks
         (0: plain); warps: the warp policy's name; piece: columns that the epilogue handles at a
-        time; prefetch: pieces whose tile operands are loaded ahead; blocks: above 0, so many
+        time; prefetch: 1 to fetch the next piece's tile operands to registers meanwhile, 2 to fetch
+        the first piece's before the main loop, too; blocks: above 0, so many
         blocks stay for all tiles, in an order of `group` columns of tiles.
         Raises BadArgument for sizes or knobs that do not fit.
         """

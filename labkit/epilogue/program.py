@@ -39,15 +39,16 @@ for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
 
 
 def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool, swizzle: bool,
-           prefetch: bool, ragged_M: bool, ragged_N: bool, numbers: dict[str, str]) -> str:
+           prefetch: int, ragged_M: bool, ragged_N: bool, numbers: dict[str, str]) -> str:
     """The program's text. M, N, K, dtype and the schedule's numbers are names in it.
 
     transpose_B: B is [N, K]. persistent: blocks stay for several tiles. swizzle: the order of the
-    blocks is changed. prefetch: the tile operands of the next piece are loaded while this one is
-    computed. ragged_M, ragged_N: the tiles do not divide M, N, so reductions need a mask.
+    blocks is changed. prefetch: 1 to fetch the next piece of the tile operands to registers while
+    this one is computed, 2 to fetch the first one before the main loop, too. ragged_M, ragged_N:
+    the tiles do not divide M, N, so reductions need a mask.
     numbers: operand or output -> its dtype in the program.
     """
-    steps = Steps(epilogue, ragged_M, ragged_N, numbers)
+    steps = Steps(epilogue, ragged_M, ragged_N, prefetch, numbers)
     grid, block = (("blocks", "b") if persistent else
                    ("T.ceildiv(N, block_N), T.ceildiv(M, block_M)", "(bx, by)"))
     text = HEAD.format(
@@ -56,7 +57,8 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
         parameters=_indent(steps.parameters(), 1))
     loop = MAIN_LOOP.format(transposed=transpose_B, B_at="bx * block_N, k * block_K"
                             if transpose_B else "k * block_K, bx * block_N")
-    tile = loop + steps.before() + _piece_loop(steps, prefetch) + steps.after()
+    first = loop + steps.ahead() if prefetch < 2 else steps.ahead() + loop
+    tile = first + steps.before() + _piece_loop(steps) + steps.after()
     text += _indent(steps.allocations(), 2)
     if persistent:
         order = ("for by, bx in T.Persistent([T.ceildiv(M, block_M), T.ceildiv(N, block_N)], "
@@ -65,13 +67,11 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
     return text + _indent("T.use_swizzle(panel)\n" * swizzle + tile, 2)
 
 
-def _piece_loop(steps: Steps, prefetch: bool) -> str:
-    pieces = ("T.Pipelined(block_N // piece, num_stages=prefetch)" if prefetch
-              else "T.unroll(block_N // piece)")
+def _piece_loop(steps: Steps) -> str:
     first = "bx * block_N + p * piece"
     column = f"column = ({first}) // 2\n" if steps.half else f"column = {first}\n"
     body = column + steps.load() + steps.compute() + steps.reduce() + steps.store()
-    return f"for p in {pieces}:\n" + _indent(body, 1)
+    return "for p in T.unroll(block_N // piece):\n" + _indent(body, 1)
 
 
 def _indent(text: str, levels: int) -> str:

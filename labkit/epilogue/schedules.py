@@ -12,14 +12,13 @@ from __future__ import annotations
 # roundings, far below one rounding of a 16-bit output.
 OPTIONS = {"tl.enable_fast_math": True}
 
-_SMALL = dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=32)
 SCHEDULES = {
     75: dict(block_M=128, block_N=64, block_K=32, num_stages=2, threads=128, piece=32),
-    80: dict(_SMALL, piece=64),
-    86: _SMALL,
+    80: dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=64),
+    86: dict(block_M=128, block_N=64, block_K=32, num_stages=3, threads=128, piece=32),
     90: dict(block_M=128, block_N=256, block_K=64, num_stages=3, threads=256, panel=16, piece=64),
-    100: dict(_SMALL, piece=64),
-    120: _SMALL,
+    100: dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=64),
+    120: dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=32),
 }
 # On a CPU: small, so that small products have ragged edges and several tiles.
 CPU = dict(block_M=64, block_N=64, block_K=32, num_stages=1, threads=128, piece=32)

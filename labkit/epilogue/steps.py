@@ -16,9 +16,9 @@ class Steps:
     a time: one column of the product, or a pair of columns; a piece has `width` elements in a row,
     the product `columns`, and `column` is the first one of the piece."""
 
-    def __init__(self, epilogue: Epilogue, ragged_M: bool, ragged_N: bool,
+    def __init__(self, epilogue: Epilogue, ragged_M: bool, ragged_N: bool, prefetch: int,
                  numbers: dict[str, str]) -> None:
-        self.epilogue, self.numbers = epilogue, numbers
+        self.epilogue, self.prefetch, self.numbers = epilogue, prefetch, numbers
         self.ragged_M, self.ragged_N = ragged_M, ragged_N
         self.half = " // 2" if epilogue.takes_pairs else ""
 
@@ -66,6 +66,8 @@ class Steps:
             if o.kind == "tile":
                 shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
                 swizzled.append(f"{o.name}_tile: swizzled({o.name}_tile)")
+                if self.prefetch:
+                    fragment(f"{o.name}_ahead", f"(block_M, {'2 * ' * o.pair}width)", kind)
                 for member in members[o.pair]:
                     fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "rowvec":
@@ -93,13 +95,22 @@ class Steps:
             lines.append(f"T.annotate_layout({{{', '.join(swizzled)}}})")
         return "\n".join(lines)
 
+    def ahead(self) -> str:
+        """The first piece of each tile operand, on its way to registers."""
+        return "".join(f"T.copy({o.name}[by * block_M, {self._start(o)}], {o.name}_ahead)\n"
+                       for o in self.operands("tile") if self.prefetch)
+
+    def _start(self, o: Operand) -> str:
+        """Where a block's columns of an operand begin."""
+        if o.pair == bool(self.half):
+            return "bx * block_N"
+        return "2 * bx * block_N" if o.pair else "bx * block_N // 2"
+
     def before(self) -> str:
         """What a tile needs once: vectors in shared memory, row results at their start."""
         lines = []
         for o in self.operands("rowvec"):
-            start = ("bx * block_N" if o.pair == bool(self.half)
-                     else "2 * bx * block_N" if o.pair else "bx * block_N // 2")
-            lines.append(f"T.copy({o.name}[{start}], {o.name}_tile)")
+            lines.append(f"T.copy({o.name}[{self._start(o)}], {o.name}_tile)")
         for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
             lines.append(f"T.copy({name}[by * block_M], {name}_tile)")
         for o in self.of("col_reduce"):
@@ -113,7 +124,13 @@ class Steps:
         lines = []
         for o in self.operands("tile"):
             start = "2 * column" if o.pair else "column"
-            lines.append(f"T.copy({o.name}[by * block_M, {start}], {o.name}_tile)")
+            source = f"{o.name}_ahead" if self.prefetch else f"{o.name}[by * block_M, {start}]"
+            lines.append(f"T.copy({source}, {o.name}_tile)")
+        if self.prefetch and self.operands("tile"):
+            lines.append("if p + 1 < block_N // piece:")
+            for o in self.operands("tile"):
+                start = "2 * (column + width)" if o.pair else "column + width"
+                lines.append(f"    T.copy({o.name}[by * block_M, {start}], {o.name}_ahead)")
         for o in self.operands("tile"):
             if o.pair:
                 lines += self._each(
