@@ -161,6 +161,13 @@ def test_the_program_is_an_ordinary_one():
     assert "gemm_dswiglu" in str(lab.cross_compile(program, "A100"))
 
 
+def test_an_epilogue_says_what_it_takes_and_makes():
+    assert repr(catalogue.dswiglu) == (
+        "dswiglu(acc, z: tile of pairs) -> dz: store of pairs, y: store, zdz: col_reduce sum")
+    assert repr(gemm(catalogue.swiglu)) == "gemm(swiglu)"
+    assert repr(catalogue.rstd_cross_entropy).endswith("picked: select target")
+
+
 # --- pairs
 
 
@@ -235,6 +242,10 @@ def test_calls_that_do_not_fit():
         matmul(catalogue.add_bias, A, A, bias=A[0], gamma=A[0])
     with pytest.raises(BadArgument, match="bias: float16"):
         matmul(catalogue.add_bias, A, A, bias=torch.zeros(7).half())
+    with pytest.raises(BadArgument, match="pass a torch tensor"):
+        matmul(catalogue.add_bias, A, A, bias=[0.0] * 8)
+    with pytest.raises(BadArgument, match="on meta"):
+        matmul(catalogue.add_bias, A, A, bias=A[0].to("meta"))
     with pytest.raises(BadArgument, match="strided"):
         matmul(catalogue.add_bias, A, A.t(), bias=torch.zeros(8).half())
 

@@ -67,6 +67,13 @@ class Epilogue:
     operands: tuple[Operand, ...]
     outputs: tuple[Output, ...]
 
+    def __repr__(self) -> str:
+        taken = ["acc: pair" if self.takes_pairs else "acc", *(
+            f"{o.name}: {o.kind}{' of pairs' * o.pair}" for o in self.operands)]
+        made = [f"{o.name}: {o.kind}{' of pairs' * o.pair}{f' {o.how}' * bool(o.how)}"
+                for o in self.outputs]
+        return f"{self.name}({', '.join(taken)}) -> {', '.join(made)}"
+
     def __call__(self, acc: Any, *operands: Any, **named: Any) -> dict[str, Any]:
         return self.fn(acc, *operands, **named)
 

@@ -37,16 +37,21 @@ def _launch(kernel: Any, given: list[Any]) -> list[Any]:
     """Like calling the kernel, but outputs start as they are, not as NaN: it saves a pass."""
     import torch
 
-    parameters = kernel.parameters
+    parameters, device = kernel.parameters, given[0].device
     for parameter, value in zip(parameters, given, strict=False):
         if parameter.shape is None:
             continue
+        if not isinstance(value, torch.Tensor):
+            raise BadArgument(f"{kernel.name}: {parameter} is a tensor, but got "
+                              f"{type(value).__name__}; pass a torch tensor.")
         found = (tuple(value.shape), str(value.dtype).removeprefix("torch."),
-                 value.is_contiguous())
-        if found != (parameter.shape, parameter.dtype, True):
-            raise BadArgument(f"{kernel.name}: {parameter} is expected, contiguous, but got "
-                              f"{found[1]}{list(found[0])}{'' if found[2] else ', strided'}.")
-    made = [torch.empty(p.shape, dtype=getattr(torch, p.dtype), device=given[0].device)
+                 value.is_contiguous(), value.device)
+        if found != (parameter.shape, parameter.dtype, True, device):
+            raise BadArgument(f"{kernel.name}: {parameter} is expected, contiguous, on {device}, "
+                              f"but got {found[1]}{list(found[0])} on {value.device}"
+                              f"{'' if found[2] else ', strided'}.")
+    given = [value.detach() if isinstance(value, torch.Tensor) else value for value in given]
+    made = [torch.empty(p.shape, dtype=getattr(torch, p.dtype), device=device)
             for p in parameters[len(given):]]
     kernel.launch(*given, *made)
     return made
