@@ -1,0 +1,82 @@
+"""Runs a GEMM with an epilogue on tensors: compiles for their shapes once, then launches."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from labkit.epilogue.declare import Epilogue, check_names
+from labkit.epilogue.gemm import KNOBS, gemm
+from labkit.epilogue.schedules import CPU, OPTIONS, schedule
+from labkit.errors import BadArgument
+
+
+def matmul(chosen: Epilogue, A: Any, B: Any, transpose_B: bool = False,
+           knobs: dict[str, Any] | None = None, **operands: Any) -> dict[str, Any]:
+    """A B with the epilogue `chosen`: output name -> tensor, reductions as partials [tiles, n].
+
+    A [M, K], B [K, N] (transpose_B: [N, K]), both float16, bfloat16 or float32, contiguous, on one
+    device; operands: the epilogue's, by name, in the dtypes it declares (colvec float32, the
+    selected column of each row int32). knobs: the schedule, None for this device's own.
+    A row whose selected column lies outside the product gets no value there.
+    Raises BadArgument for a tensor that does not fit; else what `lab.compile` raises.
+    """
+    check_names(chosen, operands)
+    for name, matrix in dict(A=A, B=B).items():
+        if getattr(matrix, "ndim", None) != 2:
+            raise BadArgument(f"{name} is no matrix; give a torch tensor with two axes.")
+    M, K = A.shape
+    N = B.shape[0] if transpose_B else B.shape[1]
+    kernel = _compiled(chosen, M, N, K, str(A.dtype).removeprefix("torch."), transpose_B,
+                       A.device.type, None if knobs is None else tuple(sorted(knobs.items())))
+    given = [A, B, *(operands[name] for name in chosen.inputs)]
+    return dict(zip((o.name for o in chosen.outputs), _launch(kernel, given), strict=True))
+
+
+def _launch(kernel: Any, given: list[Any]) -> list[Any]:
+    """Like calling the kernel, but outputs start as they are, not as NaN: it saves a pass."""
+    import torch
+
+    parameters, device = kernel.parameters, given[0].device
+    for parameter, value in zip(parameters, given, strict=False):
+        if parameter.shape is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise BadArgument(f"{kernel.name}: {parameter} is a tensor, but got "
+                              f"{type(value).__name__}; pass a torch tensor.")
+        found = (tuple(value.shape), str(value.dtype).removeprefix("torch."),
+                 value.is_contiguous(), value.device)
+        if found != (parameter.shape, parameter.dtype, True, device):
+            raise BadArgument(f"{kernel.name}: {parameter} is expected, contiguous, on {device}, "
+                              f"but got {found[1]}{list(found[0])} on {value.device}"
+                              f"{'' if found[2] else ', strided'}.")
+    given = [value.detach() if isinstance(value, torch.Tensor) else value for value in given]
+    made = [torch.empty(p.shape, dtype=getattr(torch, p.dtype), device=device)
+            for p in parameters[len(given):]]
+    kernel.launch(*given, *made)
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B: bool,
+              device: str, knobs: tuple | None) -> Any:
+    import torch
+
+    import labkit as lab
+
+    if knobs is not None:
+        chosen_knobs = dict(knobs)
+    elif device == "cpu":
+        chosen_knobs = CPU
+    else:
+        major, minor = torch.cuda.get_device_capability()
+        chosen_knobs = schedule(10 * major + minor)
+    options = OPTIONS
+    if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
+        # one step along K: a producer warp of its own has nothing to run ahead of, and such
+        # kernels were reported to hang on an H100 (tile-ai/tilelang #2566)
+        options = OPTIONS | {"tl.disable_warp_specialized": True}
+    builder = gemm(chosen)
+    return lab.compile(builder(M, N, K, dtype=dtype, transpose_B=transpose_B, **chosen_knobs),
+                       out_idx=builder.out_idx, device="cpu" if device == "cpu" else "gpu",
+                       pass_configs=options)

@@ -1,0 +1,42 @@
+"""Every epilogue of the catalogue on every architecture, with the schedule that it gets there: it
+compiles, fits, spills nothing, has no stack frame, and multiplies on the tensor cores."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from test_matrix import judge
+
+from labkit import gpus
+from labkit.epilogue import OPTIONS, catalogue, gemm, plain, schedule
+
+# the others are made of the same parts
+ALWAYS = ("plain", "residual_rms", "rstd_rope", "rstd_swiglu", "rstd_cross_entropy", "dswiglu",
+          "drms_residual")
+EVERY = {e.name: e for e in (plain, *catalogue.ALL)}
+
+
+def _verdicts(names):
+    def one(cell):
+        name, number = cell
+        gpu = gpus.lookup(f"sm_{number}")
+        dtype = "bfloat16" if gpu.sm >= 80 else "float16"
+        program = gemm(EVERY[name])(8192, 4096, 4096, dtype=dtype, transpose_B=True,
+                                    **schedule(gpu.sm))
+        return judge(program, gpu.arch, OPTIONS, multiplies=True)
+
+    cells = [(name, number) for name in names for number in gpus.arch_numbers()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {cell: verdict for cell, verdict in zip(cells, pool.map(one, cells), strict=True)
+                if verdict}
+
+
+def test_matrix():
+    assert _verdicts(ALWAYS) == {}
+
+
+@pytest.mark.slow
+def test_the_rest_of_the_matrix():
+    assert _verdicts(set(EVERY) - set(ALWAYS)) == {}
