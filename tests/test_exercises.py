@@ -165,6 +165,16 @@ def test_no_answer_raises(exercise, answer):
     assert feedback.attempted and not feedback.ok and feedback.text.count("\n") <= 6
 
 
+@pytest.mark.parametrize("changes", [
+    {"threads": 1}, {"threads": 100}, {"block_K": 7}, {"block_M": 3, "block_N": 1000},
+    {"threads": 0}, {"num_stages": -1}, {"block_N": 10**9}, {"block_K": 32.0}, {"panel": 1}])
+def test_odd_schedules_are_told_not_raised(changes):
+    schedule = dict(block_M=64, block_N=128, block_K=32, num_stages=3, threads=128) | changes
+    feedback = lab.check("03.2", schedule)
+    assert not feedback.ok and feedback.attempted, feedback
+    assert "Traceback" not in feedback.text and feedback.text.count("\n") <= 3
+
+
 def test_hints_come_one_after_the_other(monkeypatch):
     monkeypatch.setattr("labkit.exercises._hints_shown", {})
     shown = [repr(lab.hint("02.1")) for _ in range(4)]
