@@ -64,8 +64,14 @@ def verdicts(tmp_path_factory):
         return dict(zip(chosen, pool.map(judge, chosen.items()), strict=True))
 
 
+WITHOUT_EXERCISES: set[str] = set()  # numbers of lessons that have none yet
+
+
 def test_every_lesson_has_two_to_four_exercises():
     for lesson in LESSONS:
+        if lesson.number in WITHOUT_EXERCISES:
+            assert not [e for e in EXERCISES if e.lesson == lesson.number], "take it off the list"
+            continue
         assert 2 <= len([e for e in EXERCISES if e.lesson == lesson.number]) <= 4, lesson.stem
 
 
