@@ -232,3 +232,15 @@ def test_functions_are_told_apart_by_all_cases():
     assert len(check(lambda a, b: b).lines) == 1
     assert "ZeroDivisionError" in check(lambda a, b: a // 0).lines[0]
     assert not check(lambda a, b: None).ok and not check(lambda a, b: math.nan).ok
+
+
+def test_a_function_may_change_its_arguments():
+    check = FunctionCheck(cases=(([3, 1, 2],),), wanted=sorted)
+
+    def in_place(numbers):
+        numbers.sort()
+        return numbers
+
+    assert check(in_place).ok and check(in_place).ok
+    assert not check(lambda numbers: numbers.clear()).ok
+    assert check(sorted).ok

@@ -8,6 +8,7 @@ the result would be with it, so that a wrong answer that equals one is told whic
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import traceback
@@ -116,12 +117,13 @@ class FunctionCheck:
             return Outcome(False, (f"The answer is of type {type(answer).__name__}; pass the "
                                    "function.",))
         for place, arguments in enumerate(self.cases):
+            arguments = _own(arguments)
             call = f"{answer.__name__}({', '.join(_short(a) for a in arguments)})"
             try:
                 got = answer(*arguments)
             except Exception as error:  # whatever a learner's code raises is told, not raised
                 return Outcome(False, (f"{call}: {failure(error, answer)}",))
-            wanted = self.wanted(*arguments)
+            wanted = self.wanted(*_own(self.cases[place]))
             if not self.same(got, wanted):
                 before = f"Right for {_several(place, 'case')} before. " if place else ""
                 told = self._suspected(answer)
@@ -159,7 +161,7 @@ def _built(answer: Any, sizes: Sizes) -> Any:
     """The program. Raises LabError if the function returns something else."""
     from tilelang.language.eager import PrimFunc
 
-    with _quiet():
+    with quiet():
         program = answer(**sizes)
     if not isinstance(program, PrimFunc):
         returned = "nothing" if program is None else type(program).__name__
@@ -170,7 +172,7 @@ def _built(answer: Any, sizes: Sizes) -> Any:
 
 def _judged(figure: Figure, answer: Any) -> Finding:
     try:
-        with _quiet():
+        with quiet():
             return figure(answer)
     except Exception as error:  # a size that only this figure asks for
         return Finding(False, f"at the size that is judged: {failure(error, answer)}")
@@ -184,7 +186,7 @@ def _wrong(out: Any, reference: Any, verdict: Any, suspected: str) -> Outcome:
     return Outcome(False, tuple(lines), error_map(wrong, f"Where the {verdict.name} is wrong"))
 
 
-class _quiet:
+class quiet:
     """TileLang logs a page for each program that does not trace; here it is told in a sentence.
     Only this thread's records are dropped."""
 
@@ -192,22 +194,27 @@ class _quiet:
     _installed = False
 
     def __enter__(self) -> None:
-        if not _quiet._installed:
+        if not quiet._installed:
             log = logging.getLogger("tilelang.language.eager.builder")
-            log.addFilter(lambda record: not getattr(_quiet._here, "on", False))
-            _quiet._installed = True
-        _quiet._here.on = True
+            log.addFilter(lambda record: not getattr(quiet._here, "on", False))
+            quiet._installed = True
+        quiet._here.on = True
 
     def __exit__(self, *_: object) -> None:
-        _quiet._here.on = False
+        quiet._here.on = False
 
 
 def _result(function: Any, arguments: tuple[Any, ...]) -> Any:
     """What a call gives, or the name of the error that it raises."""
     try:
-        return function(*arguments)
+        return function(*_own(arguments))
     except Exception as error:  # told elsewhere: here it only tells mistakes apart
         return f"raises {type(error).__name__}"
+
+
+def _own(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with lists and dictionaries copied, so that a call may change them."""
+    return tuple(copy.copy(a) if isinstance(a, (list, dict)) else a for a in arguments)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
