@@ -38,7 +38,7 @@ def test_every_epilogue_against_float64(name):
                        ("residual_rms", "rstd_swiglu", "rstd_cross_entropy", "dswiglu"))])
 @pytest.mark.parametrize("more", [
     dict(dtype="bfloat16", transpose_B=True), dict(dtype="float32"), dict(blocks=3, group=2),
-    dict(prefetch=2), dict(block_N=32), dict(piece=64, block_M=64),
+    dict(prefetch=2), dict(block_N=32), dict(piece=64, block_M=64), dict(per_sm=2),
 ], ids=str)
 def test_knobs_change_nothing(name, more):
     _check(named(name), 70, 144, 40, **(SMALL | more))
@@ -141,6 +141,16 @@ def test_the_compiled_main_loop_is_the_same_too(gpu):
     for name in ("add_bias", "residual_rms", "rstd_swiglu", "dswiglu", "drms_residual",
                  "rstd_cross_entropy"):
         assert loop(named(name)) == without, name
+
+
+def test_registers_shared_out_let_two_blocks_onto_a_multiprocessor():
+    schedule = dict(block_M=128, block_N=128, block_K=64, num_stages=2, threads=128, piece=32)
+    for per_sm in (1, 2):
+        program = gemm(named("residual_rms"))(1024, 1024, 1024, dtype="bfloat16", **schedule,
+                                              per_sm=per_sm)
+        compiled = lab.cross_compile(program, "H100", {"tl.enable_fast_math": True})
+        assert compiled.occupancy.blocks == per_sm
+        assert not compiled.resources.spill_stores + compiled.resources.stack_bytes
 
 
 def test_what_an_epilogue_does_not_use_is_not_there():

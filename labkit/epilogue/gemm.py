@@ -20,7 +20,7 @@ from labkit.epilogue.program import source as program_source
 from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
-             warps="FullRow", piece=64, prefetch=0, blocks=0, group=8)
+             warps="FullRow", piece=64, prefetch=0, blocks=0, group=8, per_sm=1)
 
 
 @epilogue(store=["C"])
@@ -52,7 +52,7 @@ class Gemm:
         return program_source(
             self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
             persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
-            prefetch=knobs["prefetch"], ragged_M=M % knobs["block_M"] > 0,
+            several=knobs["per_sm"] > 1, prefetch=knobs["prefetch"], ragged_M=M % knobs["block_M"] > 0,
             ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
@@ -69,7 +69,8 @@ class Gemm:
         (0: plain); warps: the warp policy's name; piece: columns that the epilogue handles at a
         time; prefetch: 1 to fetch the next piece's tile operands to registers meanwhile, 2 to fetch
         the first piece's before the main loop, too; blocks: above 0, so many
-        blocks stay for all tiles, in an order of `group` columns of tiles.
+        blocks stay for all tiles, in an order of `group` columns of tiles; per_sm: above 1, from
+        9.0 on, registers are shared out so that so many blocks fit a multiprocessor.
         Raises BadArgument for sizes or knobs that do not fit.
         """
         import tilelang.language as T
@@ -79,6 +80,7 @@ class Gemm:
         text = self.source(M, N, K, dtype, transpose_B, **schedule)
         names = dict(knobs, M=M, N=N, K=K, dtype=dtype, T=T, place=pairs.place,
                      swizzled=make_swizzled_layout, policy=T.GemmWarpPolicy[knobs["warps"]],
+                     registers=_registers(knobs["per_sm"], knobs["threads"]),
                      __name__="labkit.epilogue.generated")
         members = 2 if self.epilogue.takes_pairs else 1  # columns of the product to an element
         names |= {self.epilogue.name: self.epilogue.fn, "columns": N // members,
@@ -115,6 +117,12 @@ class Gemm:
             raise BadArgument(f"N is {N}, but {paired[0]} holds pairs; give a multiple of "
                               f"{pairs.GROUP}.")
         return knobs
+
+
+def _registers(per_sm: int, threads: int) -> int:
+    """Registers of a computing thread, if per_sm blocks share a multiprocessor's 65,536 and the
+    128 threads that copy keep 24 each; a multiple of 8, and 240 at most."""
+    return min(240, (65_536 // per_sm - 128 * 24) // threads // 8 * 8)
 
 
 @functools.cache

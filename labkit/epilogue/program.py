@@ -29,6 +29,13 @@ def {name}(
         acc = T.alloc_fragment((block_M, block_N), "float32")
 """
 
+# from 9.0 on the compiler adds a group of threads that copy; the registers of a block are shared out
+SEVERAL_PER_SM = """\
+T.annotate_min_blocks_per_sm(per_sm)
+T.annotate_producer_reg_dealloc(24)
+T.annotate_consumer_reg_alloc(registers)
+"""
+
 MAIN_LOOP = """\
 T.clear(acc)
 for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
@@ -39,11 +46,11 @@ for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
 
 
 def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool, swizzle: bool,
-           prefetch: int, ragged_M: bool, ragged_N: bool, numbers: dict[str, str]) -> str:
+           several: bool, prefetch: int, ragged_M: bool, ragged_N: bool, numbers: dict[str, str]) -> str:
     """The program's text. M, N, K, dtype and the schedule's numbers are names in it.
 
     transpose_B: B is [N, K]. persistent: blocks stay for several tiles. swizzle: the order of the
-    blocks is changed. prefetch: 1 to fetch the next piece of the tile operands to registers while
+    blocks is changed. several: more than one block is to fit a multiprocessor. prefetch: 1 to fetch the next piece of the tile operands to registers while
     this one is computed, 2 to fetch the first one before the main loop, too. ragged_M, ragged_N:
     the tiles do not divide M, N, so reductions need a mask.
     numbers: operand or output -> its dtype in the program.
@@ -59,7 +66,7 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
                             if transpose_B else "k * block_K, bx * block_N")
     first = loop + steps.ahead() if prefetch < 2 else steps.ahead() + loop
     tile = first + steps.before() + _piece_loop(steps) + steps.after()
-    text += _indent(steps.allocations(), 2)
+    text += _indent(SEVERAL_PER_SM * several + steps.allocations(), 2)
     if persistent:
         order = ("for by, bx in T.Persistent([T.ceildiv(M, block_M), T.ceildiv(N, block_N)], "
                  "blocks, b, group_size=group):\n")
