@@ -8,6 +8,7 @@ VENV ?= .venv
 PIP_ARGS ?=
 RUN_ARGS ?=
 TEST_ARGS ?=
+TEST_JOBS ?= 2
 
 BIN := $(VENV)/bin
 # A machine with a GPU and one without get different tested versions of torch.
@@ -24,6 +25,8 @@ STAMP := $(VENV)/installed-$(KIND)-$(subst $(comma),-,$(EXTRAS))
 PYTEST := $(BIN)/python -m pytest
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
          --nbval-sanitize-with=tests/sanitize.cfg
+# A file's tests stay together: they share what they compiled and the lessons they ran.
+PARALLEL := --numprocesses=$(TEST_JOBS) --dist=loadfile
 
 .PHONY: setup run lab test test-all test-gpu notebooks student solved lint clean
 .DEFAULT_GOAL := setup
@@ -49,12 +52,12 @@ lab: setup
 # Tests run on the CPU, also where there is a GPU; `make test-gpu` is for that.
 test: export LABKIT_DEVICE = cpu
 test: setup
-	$(PYTEST) $(NBVAL) -m "not gpu and not slow" $(TEST_ARGS) tests notebooks
+	$(PYTEST) $(NBVAL) $(PARALLEL) -m "not gpu and not slow" $(TEST_ARGS) tests notebooks
 
 test-all: export LABKIT_DEVICE = cpu
 test-all: export LABKIT_EXAMPLES ?= 200
 test-all: setup
-	$(PYTEST) $(NBVAL) -m "not gpu" $(TEST_ARGS) tests notebooks
+	$(PYTEST) $(NBVAL) $(PARALLEL) -m "not gpu" $(TEST_ARGS) tests notebooks
 
 test-gpu: export LABKIT_REQUIRE_GPU = 1
 test-gpu: setup
