@@ -87,6 +87,9 @@ def _check_all(name: str, values: dict[str, Any]) -> None:
 
 
 def _check_measurement(m: Measurement) -> None:
+    for key in ("name", "dtype", "date"):
+        if not isinstance(getattr(m, key), str):
+            raise ValueError(f"{key} is {getattr(m, key)!r}, where a text belongs")
     _check("kernel_ms", m.kernel_ms)
     _check("spread_ms", m.spread_ms, zero=True)
     _check("floor_ms", m.floor_ms, missing=True)

@@ -78,7 +78,7 @@ def wrong_answers(part):
         for what, _, sentence in wrong[part]])
 
 
-WITHOUT_EXERCISES: set[str] = set()  # numbers of lessons that have none yet
+WITHOUT_EXERCISES = {"12", "13", "14", "15", "16"}  # numbers of lessons that have none yet
 
 
 def test_every_lesson_has_two_to_four_exercises():

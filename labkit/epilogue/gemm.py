@@ -52,8 +52,8 @@ class Gemm:
         return program_source(
             self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
             persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
-            several=knobs["per_sm"] > 1, prefetch=knobs["prefetch"], ragged_M=M % knobs["block_M"] > 0,
-            ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
+            several=knobs["per_sm"] > 1, prefetch=knobs["prefetch"],
+            ragged_M=M % knobs["block_M"] > 0, ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
                  **schedule: Any) -> Any:

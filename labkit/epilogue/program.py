@@ -29,7 +29,7 @@ def {name}(
         acc = T.alloc_fragment((block_M, block_N), "float32")
 """
 
-# from 9.0 on the compiler adds a group of threads that copy; the registers of a block are shared out
+# from 9.0 on the compiler adds a group of threads that copy; registers are shared out between them
 SEVERAL_PER_SM = """\
 T.annotate_min_blocks_per_sm(per_sm)
 T.annotate_producer_reg_dealloc(24)
@@ -46,13 +46,15 @@ for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
 
 
 def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool, swizzle: bool,
-           several: bool, prefetch: int, ragged_M: bool, ragged_N: bool, numbers: dict[str, str]) -> str:
+           several: bool, prefetch: int, ragged_M: bool, ragged_N: bool,
+           numbers: dict[str, str]) -> str:
     """The program's text. M, N, K, dtype and the schedule's numbers are names in it.
 
     transpose_B: B is [N, K]. persistent: blocks stay for several tiles. swizzle: the order of the
-    blocks is changed. several: more than one block is to fit a multiprocessor. prefetch: 1 to fetch the next piece of the tile operands to registers while
-    this one is computed, 2 to fetch the first one before the main loop, too. ragged_M, ragged_N:
-    the tiles do not divide M, N, so reductions need a mask.
+    blocks is changed. several: more than one block is to fit a multiprocessor. prefetch: 1 to
+    fetch the next piece of the tile operands to registers while this one is computed, 2 to fetch
+    the first one before the main loop, too. ragged_M, ragged_N: the tiles do not divide M, N, so
+    reductions need a mask.
     numbers: operand or output -> its dtype in the program.
     """
     steps = Steps(epilogue, ragged_M, ragged_N, prefetch, numbers)

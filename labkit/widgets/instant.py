@@ -53,8 +53,10 @@ class Instant:
 
 def aligned(parts: Sequence[Part], gpu: Gpu) -> tuple[Part, ...]:
     """From 9.0 on each buffer begins at a multiple of 1 KiB, as its copy engine wants it."""
-    unit = 1024 if gpu.sm >= 90 else 1
-    return tuple(replace(part, bytes=-(-part.bytes // unit) * unit) for part in parts)
+    ahead = gpu.sm >= 90
+    unit = 1024 if ahead else 1
+    return tuple(replace(part, bytes=-(-part.bytes // unit) * unit,
+                         later=part.later and not (ahead and part.overtaken)) for part in parts)
 
 
 def shared_bytes(parts: Sequence[Part]) -> int:

@@ -20,11 +20,13 @@ PRODUCER_THREADS = 128  # the group that only copies, which the compiler adds fr
 @dataclass(frozen=True)
 class Part:
     """A buffer in shared memory. bytes: of all its copies; later: it takes over the space of the
-    other buffers when they are no longer needed, so only what is beyond theirs counts."""
+    other buffers when they are no longer needed, so only what is beyond theirs counts; overtaken:
+    that holds only before 9.0, since from there on copies for the next tile run ahead."""
 
     name: str
     bytes: int
     later: bool = False
+    overtaken: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,13 +186,13 @@ class Gemm:
 
     def shared(self, schedule: dict[str, Any]) -> list[Part]:
         """The buffers of lesson 02's kernel: stages of A and B, then the tile of C on its way
-        out, in the same place. Of lesson 03's kernel that stays, which has a `piece`: C leaves
-        beside them. The compiler's own figure is exact also for another kernel."""
+        out, in the same place. Of lesson 03's kernel that stays, which has a `piece`: from 9.0
+        on, C leaves beside them. The compiler's own figure is exact also for another kernel."""
         block_M, block_N, block_K = _tile(schedule)
         stages, each = max(1, schedule.get("num_stages", 1)), BYTES[self.dtype]
         piece = schedule.get("piece")
         leaving = (Part("C", block_M * block_N * each, later=True) if piece is None
-                   else Part("piece of C", block_M * piece * each))
+                   else Part("piece of C", block_M * piece * each, later=True, overtaken=True))
         return [Part(f"A x{stages}", stages * block_M * block_K * each),
                 Part(f"B x{stages}", stages * block_N * block_K * each), leaving]
 
