@@ -48,7 +48,12 @@ def evaluate(graph: Any, pack: dict[Any, Any]) -> None:
                     raise BadArgument(f"Output {tensor.get_name()!r} has no strides, so only "
                                       "libcudnn would know its layout; set_dim and set_stride it.")
                 found = _memory(tensor, named)
-                _view(tensor, found).copy_(value)
+                if list(value.shape) != list(tensor.get_dim()):
+                    raise BadArgument(f"{operation(node)} makes {list(value.shape)}, and "
+                                      f"{tensor.get_name()!r} was given the dims "
+                                      f"{list(tensor.get_dim())}; make the two agree.")
+                with torch.no_grad():
+                    _view(tensor, found).copy_(value)
                 value = _view(tensor, found).float()  # as the next operation would read it
             values[tensor.get_uid()] = value.to(torch.float32)
 
@@ -63,6 +68,9 @@ def _memory(tensor: Any, named: dict[Any, Any]) -> Any:
     if found is None:
         raise BadArgument(f"The pack has no tensor for {name!r}; give every input and output of "
                           "the graph.")
+    if not hasattr(found, "untyped_storage") or found.is_sparse or found.is_meta:
+        raise BadArgument(f"{name!r} got {type(found).__name__}; give a dense torch tensor "
+                          "that has memory.")
     theirs = str(found.dtype).removeprefix("torch.")
     if theirs != dtype_name(tensor):
         raise BadArgument(f"{name!r} is {theirs}, and the graph says {dtype_name(tensor)}; cuDNN "

@@ -369,6 +369,40 @@ def test_the_interpreter_ends_with_a_compiler_at_work(tmp_path):
 # --- any schedule at all
 
 
+@pytest.mark.parametrize(("more", "said"), [
+    ({"start": {"block_M": 0}}, "block_M is 0; give a whole number of at least 1"),
+    ({"start": {"block_M": None}}, "block_M is None; give a whole number"),
+    ({"start": {"threads": "a"}}, "threads is 'a'; give a whole number"),
+    ({"start": {"num_stages": 2.5}}, "num_stages is 2.5; give a whole number of at least 0"),
+    ({"start": {"warps": "nope"}}, "warps is 'nope'; it takes 'Square'"),
+    ({"start": {"M": 5}}, "M belongs to the problem"),
+    ({"start": {"dtype": "float32"}}, "dtype belongs to the problem"),
+    ({"space": {"M": [1]}}, "M belongs to the problem"),
+    ({"space": {"block_M": [64, 0]}}, "block_M is 0"),
+    ({"space": "block_M"}, "space is of type str"), ({"start": 5}, "start is of type int"),
+])
+def test_values_that_no_kernel_takes_are_refused_at_once(more, said):
+    with pytest.raises(BadArgument, match=said):
+        lab.ScheduleExplorer(GEMM, lab.Gemm(256, 256, 256), **more)
+
+
+def test_a_control_cannot_be_emptied(explorer):
+    with pytest.raises(BadArgument, match="block_M is None; it offers"):
+        explorer.set(block_M=None)
+    assert explorer.schedule["block_M"] == PLAIN["block_M"]
+
+
+def test_blocks_that_stay_are_counted_as_such_by_default():
+    made = lab.ScheduleExplorer(GELU, lab.Gemm(8192, 8192, 8192, epilogue="bias_gelu"), gpu="H100")
+    try:
+        assert made.schedule["blocks"] == 132
+        assert "2,048 tiles in 16 waves" in made._repr_mimebundle_()["text/plain"]
+    finally:
+        made.close()
+    with pytest.raises(BadArgument, match="blocks is 0; give a whole number of at least 1"):
+        lab.ScheduleExplorer(GELU, lab.Gemm(64, 64, 64), start={"blocks": 0})
+
+
 def any_schedule(rng, problem, build):
     taken = inspect.signature(build).parameters
     schedule = {knob: rng.choice(values) for knob, values in problem.space().items()
@@ -396,7 +430,7 @@ def test_300_schedules_end_in_a_result_or_a_sentence(lowered_one_in):
         gpu = ALL[turn // 4 % len(ALL)]
         schedule = any_schedule(rng, problem, build)
         explorer = lab.ScheduleExplorer(build, problem, start=schedule, gpu=gpu)
-        assert explorer.schedule == schedule
+        assert explorer.schedule == schedule | ({"blocks": 132} if build is GELU else {})
         found = explorer.found
         if not problem.illegal(schedule, gpu):
             tuning_space.trace(build, {**problem.arguments(), **schedule})

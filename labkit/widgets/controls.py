@@ -14,6 +14,8 @@ from labkit.errors import BadArgument
 from labkit.gpus import ALL, Gpu, lookup
 
 WIDTHS = ("84px", "304px")  # of a description, and of a control with it
+STAYS = "blocks"  # the knob of a kernel whose blocks stay and walk from tile to tile
+_MAY_BE_ZERO = ("num_stages", "panel", "group")
 _EXPLAINED = {
     "block_M": "rows of the tile", "block_N": "columns of the tile", "block_K": "depth of a step",
     "num_stages": "stages", "threads": "threads", "panel": "swizzle panel", "warps": "warps",
@@ -44,6 +46,14 @@ class Signature:
         except (TypeError, ValueError):
             raise BadArgument(f"build is of type {type(build).__name__}; give the function that "
                               "makes the program, such as gemm.") from None
+        for what, given in (("space", space), ("start", start)):
+            if given is not None and not isinstance(given, dict):
+                raise BadArgument(f"{what} is of type {type(given).__name__}; give a dictionary "
+                                  "from a knob's name to its value"
+                                  f"{'s' if what == 'space' else ''}.")
+            for knob in set(given or {}) & set(problem.arguments()):
+                raise BadArgument(f"{knob} belongs to the problem, not to the schedule; give it "
+                                  f"there and take it out of {what}.")
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         named = {k for k, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD,
                                                                 p.KEYWORD_ONLY)}
@@ -59,6 +69,10 @@ class Signature:
             if (knob in named or takes_any) and knob not in problem.arguments():
                 first = (start or {}).get(knob, self.defaults.get(knob, None))
                 self.values[knob] = _options(knob, values, first)
+                for value in self.values[knob]:
+                    _check_value(knob, value, problem.space())
+        for knob, value in (start or {}).items():
+            _check_value(knob, value, problem.space())
         if not self.values:
             raise BadArgument(f"build takes none of the knobs {', '.join(offered)}, so there is "
                               "nothing to turn; give space={knob: values}.")
@@ -66,12 +80,27 @@ class Signature:
                       for knob, values in self.values.items()}
         # knobs that nobody turns: what `start` says, else the builder's own defaults
         self.fixed = {k: v for k, v in {**self.defaults, **(start or {})}.items()
-                      if k not in self.values and (k in problem.space() or k in (start or {}))}
+                      if k not in self.values
+                      and (k in problem.space() or k in (start or {}) or k == STAYS)}
 
     def arguments(self, choice: Choice) -> dict[str, Any]:
         """All arguments of the builder for a choice."""
         sizes = {k: v for k, v in choice.problem.arguments().items() if k in self.given}
         return {**sizes, **choice.schedule}
+
+
+def _check_value(knob: str, value: Any, known: dict[str, list[Any]]) -> None:
+    """Raises BadArgument for a value that no kernel's knob of this name takes."""
+    values = known.get(knob, [1] if knob == STAYS else [])
+    if values and isinstance(values[0], str):
+        if value not in values:
+            raise BadArgument(f"{knob} is {value!r}; it takes {', '.join(map(repr, values))}.")
+    elif values:
+        least = 0 if knob in _MAY_BE_ZERO else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise BadArgument(f"{knob} is {value!r}; give a whole number of at least {least}.")
+    elif not isinstance(value, (int, str)):
+        raise BadArgument(f"{knob} is {value!r}; give a whole number or a text.")
 
 
 def _middle(values: list[Any]) -> Any:
@@ -148,6 +177,8 @@ class Controls:
             if name == "gpu" and value not in self._gpus:
                 value = lookup(value).name
             try:
+                if value is None:  # a list of options would take it as "none chosen"
+                    raise ValueError
                 named[name].value = value
             except Exception:  # ipywidgets raises its own
                 options = [option[1] if isinstance(option, tuple) else option

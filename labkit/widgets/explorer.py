@@ -162,7 +162,7 @@ class ScheduleExplorer:
                 self._deliver(choice, compilers.counted(found, ticket.run), ticket)
         except Superseded:
             raise
-        except Exception as error:  # in a thread nobody else would see it
+        except (Exception, SystemExit) as error:  # in a thread nobody else would see it
             self.found = Compiled(failure=f"The explorer failed: {error!r}", final=True)
             self.page.fail(self.found.failure)
 

@@ -78,7 +78,7 @@ def levels(choice: Choice, now: Instant, found: Compiled) -> Picture:
     gpu, problem = choice.gpu, choice.problem
     blocks = now.blocks_per_sm or 1
     if found.used:
-        registers, note = found.used.registers * 4 * now.threads, ""
+        registers, note = found.used.registers * 4 * found.code.threads, ""
     else:
         threads = choice.schedule.get("threads", 128)
         registers, note = int(problem.accumulators(choice.schedule) * 4 * threads), "tiles alone"
