@@ -20,6 +20,8 @@ BLUE, ORANGE, GREEN, SKY, PINK, GREY = (
 _INK, _LINE, _EMPTY = "#1f2430", "#c9ced6", "#f3f5f8"
 _MOST_BOXES = 6_000  # about 1 MB of SVG
 
+Span = tuple[float, float]  # from when to when
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -291,16 +293,20 @@ def pipeline(num_stages: int, steps: int = 6, copy: int = 6, compute: int = 3) -
                        f"for {idle} of them.")
 
 
-def pipeline_times(num_stages: int, steps: int, copy: int, compute: int
-                   ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """(start, end) of each copy and of each product. A copy starts when its buffer is free and
-    one unit after the copy before it; a product when its tile has arrived and the tensor cores
-    are free."""
-    copies: list[tuple[int, int]] = []
-    products: list[tuple[int, int]] = []
+def pipeline_times(num_stages: int, steps: int, copy: float, compute: float, gap: float = 1
+                   ) -> tuple[list[Span], list[Span]]:
+    """(start, end) of the copy and of the product of each step.
+
+    There are max(num_stages, 1) buffers: `T.Pipelined` has one for num_stages 0 and 1. The copy of
+    a step starts when the product that last used its buffer is done, and `gap` after the copy
+    before it started. A product starts when its copy has arrived and the product before it is done.
+    """
+    buffers = max(num_stages, 1)
+    copies: list[Span] = []
+    products: list[Span] = []
     for k in range(steps):
-        free = products[k - num_stages][1] if k >= num_stages else 0
-        start = max(copies[-1][0] + 1 if copies else 0, free)
+        free = products[k - buffers][1] if k >= buffers else 0
+        start = max(copies[-1][0] + gap, free) if copies else free
         copies.append((start, start + copy))
         begin = max(copies[k][1], products[-1][1] if products else 0)
         products.append((begin, begin + compute))

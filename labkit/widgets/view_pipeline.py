@@ -6,6 +6,7 @@ from typing import Any
 
 from labkit.errors import BadArgument
 from labkit.pictures import _INK, GREEN, ORANGE, SKY, Picture
+from labkit.pictures import pipeline_times as times
 from labkit.widgets.view_marks import (
     NOTE,
     PALE,
@@ -23,28 +24,6 @@ from labkit.widgets.view_marks import (
 
 _MOST_STEPS, _MOST_LANES = 12, 8
 _LEFT, _WIDE = 104, 592
-
-Span = tuple[float, float]
-
-
-def times(stages: int, steps: int, copy: float, math: float, gap: float = 0
-          ) -> tuple[list[Span], list[Span]]:
-    """(start, end) of the copy and of the product of each step.
-
-    There are max(stages, 1) buffers: `T.Pipelined` has one for num_stages 0 and 1. The copy of a
-    step starts when the product that last used its buffer is done, and `gap` after the copy before
-    it started. A product starts when its copy has arrived and the product before it is done.
-    """
-    buffers = max(stages, 1)
-    copies: list[Span] = []
-    products: list[Span] = []
-    for i in range(steps):
-        start = products[i - buffers][1] if i >= buffers else 0
-        start = max(start, copies[-1][0] + gap) if copies else start
-        copies.append((start, start + copy))
-        begin = max(start + copy, products[-1][1] if products else 0)
-        products.append((begin, begin + math))
-    return copies, products
 
 
 def total(stages: int, steps: int, copy: float, math: float, gap: float = 0) -> float:
