@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import datetime
-import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from labkit import results
+from labkit import cudnn_listing, results
 from labkit.cudnn_graph import Target, candidates, target
 from labkit.cudnn_loader import load_cudnn
-from labkit.errors import LabError, NotSupported
+from labkit.errors import NotSupported
 from labkit.gpus import lookup
 from labkit.machine import nvidia_smi
-from labkit.results import record_path
 from labkit.table import Table
 
 GPUS = ("T4", "A100", "L4", "H100", "B200")  # one of each generation
@@ -86,11 +84,7 @@ def support(name: str, here: Any, variants: dict[str, Callable[[Target], Any]],
     finally:
         log.setLevel(level)
     found = Support(name, loaded.version, str(datetime.date.today()), True, plans, reasons)
-    path = record_path(name, "listed-support")
-    if path is not None:
-        content = asdict(found)
-        del content["listed_now"]
-        path.write_text(json.dumps(content, indent=1) + "\n")
+    cudnn_listing.keep(found, "listed-support")
     return found
 
 
@@ -106,14 +100,7 @@ def _stand_in() -> bool:
 
 
 def _recorded(name: str) -> Support:
-    path = results.FOLDER / f"listed-support-{name}.json"
-    if not path.exists():
-        raise LabError(f"No listing was recorded as {name!r}, and to make one takes a libcudnn and "
-                       "a stand-in for the driver, on a machine without a GPU.")
-    try:
-        found = Support(**json.loads(path.read_text()), listed_now=False)
-        found.table()
-        return found
-    except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
-        raise LabError(f"{path.name} is not a listing of labkit ({type(error).__name__}: {error}); "
-                       "list it again with a libcudnn and a driver.") from error
+    return cudnn_listing.shipped(
+        results.FOLDER / f"listed-support-{name}.json", Support,
+        f"No listing was recorded as {name!r}, and to make one takes a libcudnn and a stand-in for "
+        "the driver, on a machine without a GPU.", "a listing", "a libcudnn and a driver")

@@ -6,17 +6,16 @@ Where there is no libcudnn either, a survey that was made with one is shown, wit
 from __future__ import annotations
 
 import datetime
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from labkit import cudnn_listing
 from labkit.cudnn_graph import candidates, target
 from labkit.cudnn_loader import load_cudnn
-from labkit.errors import LabError
 from labkit.gpus import names
-from labkit.results import FOLDER, record_path
+from labkit.results import FOLDER
 from labkit.table import Table
 
 MODES = {"A": ("A",), "B": ("B",), "FALLBACK": ("FALLBACK",), "A + B": ("A", "B"),
@@ -81,23 +80,12 @@ def survey(name: str, here: Any, make: Callable[[Any], tuple[Any, str]],
                         for index in range(graph.get_execution_plan_count()))
         engines[gpu] = dict(found.most_common())
     result = Survey(name, loaded.version, str(datetime.date.today()), True, dtypes, counts, engines)
-    path = record_path(name, "listed-plans")
-    if path is not None:
-        content = asdict(result)
-        del content["listed_now"]
-        path.write_text(json.dumps(content, indent=1) + "\n")
+    cudnn_listing.keep(result, "listed-plans")
     return result
 
 
 def _recorded(name: str) -> Survey:
-    path = FOLDER / f"listed-plans-{name}.json"
-    if not path.exists():
-        raise LabError(f'No libcudnn here, and no plans were listed of {name!r}; pip install '
-                       '"labkit[deviceless]" brings one that needs no GPU.')
-    try:
-        found = Survey(**json.loads(path.read_text()), listed_now=False)
-        found.table()
-        return found
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LabError(f"{path.name} is not a survey of labkit ({type(error).__name__}: {error}); "
-                       "list it again with a libcudnn.") from error
+    return cudnn_listing.shipped(
+        FOLDER / f"listed-plans-{name}.json", Survey,
+        f'No libcudnn here, and no plans were listed of {name!r}; pip install '
+        '"labkit[deviceless]" brings one that needs no GPU.', "a survey", "a libcudnn")
