@@ -20,7 +20,8 @@ from labkit.epilogue.program import source as program_source
 from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
-             warps="FullRow", piece=64, prefetch=0, blocks=0, group=8, per_sm=1)
+             warps="FullRow", piece=64, prefetch=0, in_flight=0, stagger=0,
+             blocks=0, group=8, per_sm=1)
 
 
 @epilogue(store=["C"])
@@ -52,7 +53,8 @@ class Gemm:
         return program_source(
             self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
             persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
-            several=knobs["per_sm"] > 1, prefetch=knobs["prefetch"],
+            several=knobs["per_sm"] > 1 or knobs["prefetch"] >= 3, prefetch=knobs["prefetch"],
+            in_flight=knobs["in_flight"], stagger=knobs["stagger"],
             ragged_M=M % knobs["block_M"] > 0, ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
@@ -81,6 +83,7 @@ class Gemm:
         names = dict(knobs, M=M, N=N, K=K, dtype=dtype, T=T, place=pairs.place,
                      swizzled=make_swizzled_layout, policy=T.GemmWarpPolicy[knobs["warps"]],
                      registers=_registers(knobs["per_sm"], knobs["threads"]),
+                     copying=40 if knobs["per_sm"] == 1 else 24,
                      __name__="labkit.epilogue.generated")
         members = 2 if self.epilogue.takes_pairs else 1  # columns of the product to an element
         names |= {self.epilogue.name: self.epilogue.fn, "columns": N // members,
@@ -122,7 +125,7 @@ class Gemm:
 def _registers(per_sm: int, threads: int) -> int:
     """Registers of a computing thread, if per_sm blocks share a multiprocessor's 65,536 and the
     128 threads that copy keep 24 each; a multiple of 8, and 240 at most."""
-    return min(240, (65_536 // per_sm - 128 * 24) // threads // 8 * 8)
+    return min(240, (65_536 // per_sm - 128 * (40 if per_sm == 1 else 24)) // threads // 8 * 8)
 
 
 @functools.cache

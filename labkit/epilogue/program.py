@@ -32,7 +32,7 @@ def {name}(
 # from 9.0 on the compiler adds a group of threads that copy; registers are shared out between them
 SEVERAL_PER_SM = """\
 T.annotate_min_blocks_per_sm(per_sm)
-T.annotate_producer_reg_dealloc(24)
+T.annotate_producer_reg_dealloc(copying)
 T.annotate_consumer_reg_alloc(registers)
 """
 
@@ -46,7 +46,7 @@ for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
 
 
 def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool, swizzle: bool,
-           several: bool, prefetch: int, ragged_M: bool, ragged_N: bool,
+           several: bool, prefetch: int, in_flight: int, stagger: int, ragged_M: bool, ragged_N: bool,
            numbers: dict[str, str]) -> str:
     """The program's text. M, N, K, dtype and the schedule's numbers are names in it.
 
@@ -57,7 +57,7 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
     reductions need a mask.
     numbers: operand or output -> its dtype in the program.
     """
-    steps = Steps(epilogue, ragged_M, ragged_N, prefetch, numbers)
+    steps = Steps(epilogue, ragged_M, ragged_N, prefetch, in_flight, numbers)
     grid, block = (("blocks", "b") if persistent else
                    ("T.ceildiv(N, block_N), T.ceildiv(M, block_M)", "(bx, by)"))
     text = HEAD.format(
@@ -66,21 +66,33 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
         parameters=_indent(steps.parameters(), 1))
     loop = MAIN_LOOP.format(transposed=transpose_B, B_at="bx * block_N, k * block_K"
                             if transpose_B else "k * block_K, bx * block_N")
+    if prefetch == 4:
+        loop = loop.replace("T.clear(acc)\n", "")
     first = loop + steps.ahead() if prefetch < 2 else steps.ahead() + loop
     tile = first + steps.before() + _piece_loop(steps) + steps.after()
     text += _indent(SEVERAL_PER_SM * several + steps.allocations(), 2)
+    drain = "T.tma_store_wait(0)\n" * (in_flight > 0)
+    if stagger:
+        text += _indent(f'if b >= blocks // 2:\n    T.call_extern("handle", "__nanosleep", {stagger})\n', 2)
     if persistent:
         order = ("for by, bx in T.Persistent([T.ceildiv(M, block_M), T.ceildiv(N, block_N)], "
                  "blocks, b, group_size=group):\n")
-        return text + _indent(order, 2) + _indent(tile, 3)
-    return text + _indent("T.use_swizzle(panel)\n" * swizzle + tile, 2)
+        return text + _indent(order, 2) + _indent(tile, 3) + _indent(drain, 2)
+    return text + _indent("T.use_swizzle(panel)\n" * swizzle + tile + drain, 2)
 
 
 def _piece_loop(steps: Steps) -> str:
     first = "bx * block_N + p * piece"
     column = f"column = ({first}) // 2\n" if steps.half else f"column = {first}\n"
-    body = column + steps.load() + steps.compute() + steps.reduce() + steps.store()
-    return "for p in T.unroll(block_N // piece):\n" + _indent(body, 1)
+    several = max(1, steps.in_flight)
+    bodies = [column + steps.load() + steps.compute() + steps.reduce() + steps.room()
+              + steps.store(number) for number in range(several)]
+    if several == 1:
+        return "for p in T.unroll(block_N // piece):\n" + _indent(bodies[0], 1)
+    text = f"for q in T.unroll(block_N // piece // {several}):\n"
+    for number, body in enumerate(bodies):
+        text += _indent(f"p = {several} * q + {number}\n" + body, 1)
+    return text
 
 
 def _indent(text: str, levels: int) -> str:

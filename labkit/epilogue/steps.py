@@ -17,9 +17,9 @@ class Steps:
     the product `columns`, and `column` is the first one of the piece."""
 
     def __init__(self, epilogue: Epilogue, ragged_M: bool, ragged_N: bool, prefetch: int,
-                 numbers: dict[str, str]) -> None:
+                 in_flight: int, numbers: dict[str, str]) -> None:
         self.epilogue, self.prefetch, self.numbers = epilogue, prefetch, numbers
-        self.ragged_M, self.ragged_N = ragged_M, ragged_N
+        self.ragged_M, self.ragged_N, self.in_flight = ragged_M, ragged_N, in_flight
         self.half = " // 2" if epilogue.takes_pairs else ""
 
     def of(self, kind: str) -> list[Output]:
@@ -63,10 +63,14 @@ class Steps:
             fragment("acc_second", piece)
         for o in self.epilogue.operands:
             kind = self.numbers[o.name]
-            if o.kind == "tile":
+            if o.kind == "tile" and self.prefetch == 4 and o is self.operands("tile")[-1]:
+                pass
+            elif o.kind == "tile" and self.prefetch == 3:
+                fragment(f"{o.name}_all", "(block_M, block_N)", kind)
+            elif o.kind == "tile":
                 shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
                 swizzled.append(f"{o.name}_tile: swizzled({o.name}_tile)")
-                if self.prefetch:
+                if 0 < self.prefetch < 3:
                     fragment(f"{o.name}_ahead", f"(block_M, {'2 * ' * o.pair}width)", kind)
                 for member in members[o.pair]:
                     fragment(f"{o.name}_{member}", piece, kind)
@@ -81,7 +85,9 @@ class Steps:
             for member in members[o.pair]:
                 fragment(f"{o.name}_{member}", piece, kind)
             if o.kind == "store":
-                shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
+                for number in range(max(1, self.in_flight)):
+                    shared(f"{o.name}_tile{number or ''}", f"(block_M, {'2 * ' * o.pair}width)",
+                           kind)
             elif o.kind == "col_reduce":
                 fragment(f"{o.name}_row", row)
                 if o.how == "lse":
@@ -97,6 +103,17 @@ class Steps:
 
     def ahead(self) -> str:
         """The first piece of each tile operand, on its way to registers."""
+        if self.prefetch == 4:
+            o = self.operands("tile")[-1]
+            return ("for i, j in T.Parallel(block_M, block_N):\n"
+                    f"    acc[i, j] = T.Cast(\"float32\", {o.name}[by * block_M + i, bx * block_N + j])\n")
+        if self.prefetch == 3:
+            lines = []
+            for o in self.operands("tile"):
+                lines += ["for i, j in T.Parallel(block_M, block_N):",
+                          "    acc[i, j] = 0.0",
+                          f"    {o.name}_all[i, j] = {o.name}[by * block_M + i, bx * block_N + j]"]
+            return "".join(line + "\n" for line in lines)
         return "".join(f"T.copy({o.name}[by * block_M, {self._start(o)}], {o.name}_ahead)\n"
                        for o in self.operands("tile") if self.prefetch)
 
@@ -120,18 +137,28 @@ class Steps:
                 lines.append(f"T.fill({o.name}_top, {LOWEST})")
         return "".join(line + "\n" for line in lines)
 
+    def room(self) -> str:
+        """Waits until the stores of the piece that used these buffers have been read."""
+        if not self.in_flight:
+            return ""
+        return f"T.tma_store_wait({(self.in_flight - 1) * len(self.of('store'))})\n"
+
+    def _loaded(self):
+        tiles = self.operands("tile")
+        return [] if self.prefetch == 3 else tiles[:-1] if self.prefetch == 4 else tiles
+
     def load(self) -> str:
         lines = []
-        for o in self.operands("tile"):
+        for o in self._loaded():
             start = "2 * column" if o.pair else "column"
-            source = f"{o.name}_ahead" if self.prefetch else f"{o.name}[by * block_M, {start}]"
+            source = f"{o.name}_ahead" if 0 < self.prefetch < 3 else f"{o.name}[by * block_M, {start}]"
             lines.append(f"T.copy({source}, {o.name}_tile)")
-        if self.prefetch and self.operands("tile"):
+        if 0 < self.prefetch < 3 and self.operands("tile"):
             lines.append("if p + 1 < block_N // piece:")
             for o in self.operands("tile"):
                 start = "2 * (column + width)" if o.pair else "column + width"
                 lines.append(f"    T.copy({o.name}[by * block_M, {start}], {o.name}_ahead)")
-        for o in self.operands("tile"):
+        for o in self._loaded():
             if o.pair:
                 lines += self._each(
                     f"{o.name}_first[i, j] = {o.name}_tile[i, place(j, 0)]",
@@ -166,6 +193,10 @@ class Steps:
         if o.kind == "tile":
             found = ([f"{o.name}_first[i, j]", f"{o.name}_second[i, j]"] if o.pair
                      else [f"{o.name}_part[i, j]"])
+            if self.prefetch == 3:
+                found = [f"{o.name}_all[i, p * piece + j]"]
+            if self.prefetch == 4 and o is self.operands("tile")[-1]:
+                return "0.0"
         elif o.kind == "colvec":
             found = [f"{o.name}_tile[i]"]
         else:
@@ -215,17 +246,19 @@ class Steps:
                 f"    {name}_row[i] = {name}_row[i] * T.exp({name}_before[i] - {name}_top[i]) + "
                 f"{name}_added[i]"]
 
-    def store(self) -> str:
+    def store(self, number: int = 0) -> str:
         lines = []
+        number, copy = number or "", "T.tma_copy" if self.in_flight else "T.copy"
         for o in self.of("store"):
+            tile = f"{o.name}_tile{number}"
             if o.pair:
-                lines += self._each(f"{o.name}_tile[i, place(j, 0)] = {o.name}_first[i, j]",
-                                    f"{o.name}_tile[i, place(j, 1)] = {o.name}_second[i, j]")
+                lines += self._each(f"{tile}[i, place(j, 0)] = {o.name}_first[i, j]",
+                                    f"{tile}[i, place(j, 1)] = {o.name}_second[i, j]")
             else:
-                lines.append(f"T.copy({o.name}_part, {o.name}_tile)")
+                lines.append(f"T.copy({o.name}_part, {tile})")
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
-            lines.append(f"T.copy({o.name}_tile, {o.name}[by * block_M, {start}])")
+            lines.append(f"{copy}({o.name}_tile{number}, {o.name}[by * block_M, {start}])")
         return "".join(line + "\n" for line in lines)
 
     def after(self) -> str:
