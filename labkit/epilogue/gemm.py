@@ -20,7 +20,7 @@ from labkit.epilogue.program import source as program_source
 from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
-             warps="FullRow", piece=64, prefetch=0, in_flight=0, stagger=0,
+             warps="FullRow", piece=64, prefetch=0, in_flight=0, stagger=0, loads=0,
              blocks=0, group=8, per_sm=1)
 
 
@@ -54,7 +54,7 @@ class Gemm:
             self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
             persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
             several=knobs["per_sm"] > 1 or knobs["prefetch"] >= 3, prefetch=knobs["prefetch"],
-            in_flight=knobs["in_flight"], stagger=knobs["stagger"],
+            in_flight=knobs["in_flight"], stagger=knobs["stagger"], loads=knobs["loads"], pieces=knobs["block_N"] // knobs["piece"],
             ragged_M=M % knobs["block_M"] > 0, ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
@@ -86,6 +86,8 @@ class Gemm:
                      copying=40 if knobs["per_sm"] == 1 else 24,
                      __name__="labkit.epilogue.generated")
         members = 2 if self.epilogue.takes_pairs else 1  # columns of the product to an element
+        columns = -(-N // knobs["block_N"])  # of tiles: T.Persistent rounds them up to a group
+        names["group"] = max(g for g in range(1, knobs["group"] + 1) if columns % g == 0)
         names |= {self.epilogue.name: self.epilogue.fn, "columns": N // members,
                   "width": knobs["piece"] // members}
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -46,7 +46,7 @@ for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
 
 
 def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool, swizzle: bool,
-           several: bool, prefetch: int, in_flight: int, stagger: int, ragged_M: bool, ragged_N: bool,
+           several: bool, prefetch: int, in_flight: int, stagger: int, loads: int, pieces: int, ragged_M: bool, ragged_N: bool,
            numbers: dict[str, str]) -> str:
     """The program's text. M, N, K, dtype and the schedule's numbers are names in it.
 
@@ -58,6 +58,7 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
     numbers: operand or output -> its dtype in the program.
     """
     steps = Steps(epilogue, ragged_M, ragged_N, prefetch, in_flight, numbers)
+    steps.loads, steps.pieces = loads, pieces
     grid, block = (("blocks", "b") if persistent else
                    ("T.ceildiv(N, block_N), T.ceildiv(M, block_M)", "(bx, by)"))
     text = HEAD.format(
@@ -68,7 +69,7 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
                             if transpose_B else "k * block_K, bx * block_N")
     if prefetch == 4:
         loop = loop.replace("T.clear(acc)\n", "")
-    first = loop + steps.ahead() if prefetch < 2 else steps.ahead() + loop
+    first = loop + steps.ahead() if prefetch < 2 and not loads else steps.ahead() + loop
     tile = first + steps.before() + _piece_loop(steps) + steps.after()
     text += _indent(SEVERAL_PER_SM * several + steps.allocations(), 2)
     drain = "T.tma_store_wait(0)\n" * (in_flight > 0)
@@ -84,9 +85,11 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
 def _piece_loop(steps: Steps) -> str:
     first = "bx * block_N + p * piece"
     column = f"column = ({first}) // 2\n" if steps.half else f"column = {first}\n"
-    several = max(1, steps.in_flight)
-    bodies = [column + steps.load() + steps.compute() + steps.reduce() + steps.room()
-              + steps.store(number) for number in range(several)]
+    several = steps.pieces if steps.loads else max(1, steps.in_flight)
+    bodies = [column + steps.load(number) + steps.compute() + steps.reduce() + steps.room()
+              + steps.store(number % max(1, steps.in_flight)) for number in range(several)]
+    if steps.loads:
+        return "".join(f"p = {number}\n" + body for number, body in enumerate(bodies))
     if several == 1:
         return "for p in T.unroll(block_N // piece):\n" + _indent(bodies[0], 1)
     text = f"for q in T.unroll(block_N // piece // {several}):\n"

@@ -67,6 +67,12 @@ class Steps:
                 pass
             elif o.kind == "tile" and self.prefetch == 3:
                 fragment(f"{o.name}_all", "(block_M, block_N)", kind)
+            elif o.kind == "tile" and self.loads:
+                for number in range(self.loads):
+                    shared(f"{o.name}_tile{number}", f"(block_M, {'2 * ' * o.pair}width)", kind)
+                    swizzled.append(f"{o.name}_tile{number}: swizzled({o.name}_tile{number})")
+                for member in members[o.pair]:
+                    fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "tile":
                 shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
                 swizzled.append(f"{o.name}_tile: swizzled({o.name}_tile)")
@@ -103,6 +109,8 @@ class Steps:
 
     def ahead(self) -> str:
         """The first piece of each tile operand, on its way to registers."""
+        if self.loads:
+            return "".join(self._fetch(p) for p in range(self.loads))
         if self.prefetch == 4:
             o = self.operands("tile")[-1]
             return ("for i, j in T.Parallel(block_M, block_N):\n"
@@ -147,8 +155,29 @@ class Steps:
         tiles = self.operands("tile")
         return [] if self.prefetch == 3 else tiles[:-1] if self.prefetch == 4 else tiles
 
-    def load(self) -> str:
+    def _fetch(self, p: int) -> str:
+        return "".join(f"T.async_copy({o.name}[by * block_M, {self._start(o)} + {p} * {'2 * ' * o.pair}width], "
+                       f"{o.name}_tile{p % self.loads})\n" for o in self.operands("tile"))
+
+    def load(self, number: int = 0) -> str:
         lines = []
+        if self.loads:
+            tiles = self.operands("tile")
+            outstanding = len(tiles) * min(self.loads - 1, self.pieces - 1 - number)
+            lines += [f"T.ptx_wait_group({outstanding})", "T.sync_threads()"]
+            for o in tiles:
+                tile = f"{o.name}_tile{number % self.loads}"
+                if o.pair:
+                    lines += self._each(f"{o.name}_first[i, j] = {tile}[i, place(j, 0)]",
+                                        f"{o.name}_second[i, j] = {tile}[i, place(j, 1)]")
+                else:
+                    lines.append(f"T.copy({tile}, {o.name}_part)")
+            if number + self.loads < self.pieces:
+                lines += ["T.sync_threads()", *self._fetch(number + self.loads).splitlines()]
+            if self.epilogue.takes_pairs:
+                for n, member in enumerate(("first", "second")):
+                    lines += self._each(f"acc_{member}[i, j] = acc[i, p * piece + place(j, {n})]")
+            return "".join(line + "\n" for line in lines)
         for o in self._loaded():
             start = "2 * column" if o.pair else "column"
             source = f"{o.name}_ahead" if 0 < self.prefetch < 3 else f"{o.name}[by * block_M, {start}]"
