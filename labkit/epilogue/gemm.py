@@ -20,7 +20,7 @@ from labkit.epilogue.program import source as program_source
 from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
-             warps="FullRow", piece=64, prefetch=0, in_flight=0, stagger=0, loads=0,
+             warps="FullRow", piece=64, prefetch=0, in_flight=0, stagger=0, loads=0, rows=0,
              blocks=0, group=8, per_sm=1)
 
 
@@ -54,7 +54,7 @@ class Gemm:
             self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
             persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
             several=knobs["per_sm"] > 1 or knobs["prefetch"] >= 3, prefetch=knobs["prefetch"],
-            in_flight=knobs["in_flight"], stagger=knobs["stagger"], loads=knobs["loads"], pieces=knobs["block_N"] // knobs["piece"],
+            in_flight=knobs["in_flight"], stagger=knobs["stagger"], loads=knobs["loads"], split=knobs["rows"] < knobs["block_M"], pieces=knobs["block_N"] // knobs["piece"],
             ragged_M=M % knobs["block_M"] > 0, ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
@@ -110,6 +110,7 @@ class Gemm:
             raise BadArgument(f"dtype is {dtype!r}; a GEMM with an epilogue takes float16, "
                               "bfloat16 or float32.")
         knobs["piece"] = min(knobs["piece"], knobs["block_N"])
+        knobs["rows"] = knobs["rows"] or knobs["block_M"]
         grain = 2 * pairs.GROUP
         if knobs["block_N"] % knobs["piece"] or knobs["piece"] % grain:
             raise BadArgument(f"piece is {knobs['piece']}; give a multiple of {grain} that divides "

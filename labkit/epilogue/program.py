@@ -46,7 +46,7 @@ for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
 
 
 def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool, swizzle: bool,
-           several: bool, prefetch: int, in_flight: int, stagger: int, loads: int, pieces: int, ragged_M: bool, ragged_N: bool,
+           several: bool, prefetch: int, in_flight: int, stagger: int, loads: int, pieces: int, split: bool, ragged_M: bool, ragged_N: bool,
            numbers: dict[str, str]) -> str:
     """The program's text. M, N, K, dtype and the schedule's numbers are names in it.
 
@@ -58,7 +58,8 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
     numbers: operand or output -> its dtype in the program.
     """
     steps = Steps(epilogue, ragged_M, ragged_N, prefetch, in_flight, numbers)
-    steps.loads, steps.pieces = loads, pieces
+    steps.loads, steps.pieces, steps.split = loads, pieces, split
+    steps.part = 'by * (block_M // rows) + r' if split else 'by'
     grid, block = (("blocks", "b") if persistent else
                    ("T.ceildiv(N, block_N), T.ceildiv(M, block_M)", "(bx, by)"))
     text = HEAD.format(
@@ -70,7 +71,12 @@ def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool
     if prefetch == 4:
         loop = loop.replace("T.clear(acc)\n", "")
     first = loop + steps.ahead() if prefetch < 2 and not loads else steps.ahead() + loop
-    tile = first + steps.before() + _piece_loop(steps) + steps.after()
+    rest = "row = by * block_M + r * rows\n" + steps.before() + _piece_loop(steps) + steps.after()
+    if split:
+        rest = "for r in T.unroll(block_M // rows):\n" + _indent(rest, 1)
+    else:
+        rest = rest.replace("row = by * block_M + r * rows", "row = by * block_M").replace("acc[r * rows + i", "acc[i").replace("_all[r * rows + i", "_all[i")
+    tile = first + rest
     text += _indent(SEVERAL_PER_SM * several + steps.allocations(), 2)
     drain = "T.tma_store_wait(0)\n" * (in_flight > 0)
     if stagger:

@@ -42,7 +42,7 @@ class Steps:
         for o in self.epilogue.outputs:
             shape = {"store": f"(M, {twice[o.pair]})", "select": "(M,)",
                      "col_reduce": "(T.ceildiv(N, block_N), M)",
-                     "row_reduce": "(T.ceildiv(M, block_M), columns)"}[o.kind]
+                     "row_reduce": "(T.ceildiv(M, rows), columns)"}[o.kind]
             lines.append(f'{o.name}: T.Tensor({shape}, "{self.numbers[o.name]}"),')
         return "\n".join(lines)
 
@@ -56,7 +56,7 @@ class Steps:
         def fragment(name: str, shape: str, dtype: str = "float32") -> None:
             lines.append(f'{name} = T.alloc_fragment({shape}, "{dtype}")')
 
-        piece, row = "(block_M, width)", "(block_M,)"
+        piece, row = "(rows, width)", "(rows,)"
         members = {False: ("part",), True: ("first", "second")}
         if self.epilogue.takes_pairs:
             fragment("acc_first", piece)
@@ -69,15 +69,15 @@ class Steps:
                 fragment(f"{o.name}_all", "(block_M, block_N)", kind)
             elif o.kind == "tile" and self.loads:
                 for number in range(self.loads):
-                    shared(f"{o.name}_tile{number}", f"(block_M, {'2 * ' * o.pair}width)", kind)
+                    shared(f"{o.name}_tile{number}", f"(rows, {'2 * ' * o.pair}width)", kind)
                     swizzled.append(f"{o.name}_tile{number}: swizzled({o.name}_tile{number})")
                 for member in members[o.pair]:
                     fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "tile":
-                shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
+                shared(f"{o.name}_tile", f"(rows, {'2 * ' * o.pair}width)", kind)
                 swizzled.append(f"{o.name}_tile: swizzled({o.name}_tile)")
                 if 0 < self.prefetch < 3:
-                    fragment(f"{o.name}_ahead", f"(block_M, {'2 * ' * o.pair}width)", kind)
+                    fragment(f"{o.name}_ahead", f"(rows, {'2 * ' * o.pair}width)", kind)
                 for member in members[o.pair]:
                     fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "rowvec":
@@ -92,7 +92,7 @@ class Steps:
                 fragment(f"{o.name}_{member}", piece, kind)
             if o.kind == "store":
                 for number in range(max(1, self.in_flight)):
-                    shared(f"{o.name}_tile{number or ''}", f"(block_M, {'2 * ' * o.pair}width)",
+                    shared(f"{o.name}_tile{number or ''}", f"(rows, {'2 * ' * o.pair}width)",
                            kind)
             elif o.kind == "col_reduce":
                 fragment(f"{o.name}_row", row)
@@ -137,7 +137,7 @@ class Steps:
         for o in self.operands("rowvec"):
             lines.append(f"T.copy({o.name}[{self._start(o)}], {o.name}_tile)")
         for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
-            lines.append(f"T.copy({name}[by * block_M], {name}_tile)")
+            lines.append(f"T.copy({name}[row], {name}_tile)")
         for o in self.of("col_reduce"):
             start = LOWEST if o.how == "max" else 0.0
             lines.append(f"T.fill({o.name}_row, {start})")
@@ -156,7 +156,7 @@ class Steps:
         return [] if self.prefetch == 3 else tiles[:-1] if self.prefetch == 4 else tiles
 
     def _fetch(self, p: int) -> str:
-        return "".join(f"T.async_copy({o.name}[by * block_M, {self._start(o)} + {p} * {'2 * ' * o.pair}width], "
+        return "".join(f"T.async_copy({o.name}[row, {self._start(o)} + {p} * {'2 * ' * o.pair}width], "
                        f"{o.name}_tile{p % self.loads})\n" for o in self.operands("tile"))
 
     def load(self, number: int = 0) -> str:
@@ -176,17 +176,21 @@ class Steps:
                 lines += ["T.sync_threads()", *self._fetch(number + self.loads).splitlines()]
             if self.epilogue.takes_pairs:
                 for n, member in enumerate(("first", "second")):
-                    lines += self._each(f"acc_{member}[i, j] = acc[i, p * piece + place(j, {n})]")
+                    lines += self._each(f"acc_{member}[i, j] = acc[r * rows + i, p * piece + place(j, {n})]")
             return "".join(line + "\n" for line in lines)
         for o in self._loaded():
             start = "2 * column" if o.pair else "column"
-            source = f"{o.name}_ahead" if 0 < self.prefetch < 3 else f"{o.name}[by * block_M, {start}]"
+            source = f"{o.name}_ahead" if 0 < self.prefetch < 3 else f"{o.name}[row, {start}]"
             lines.append(f"T.copy({source}, {o.name}_tile)")
         if 0 < self.prefetch < 3 and self.operands("tile"):
             lines.append("if p + 1 < block_N // piece:")
             for o in self.operands("tile"):
                 start = "2 * (column + width)" if o.pair else "column + width"
-                lines.append(f"    T.copy({o.name}[by * block_M, {start}], {o.name}_ahead)")
+                lines.append(f"    T.copy({o.name}[row, {start}], {o.name}_ahead)")
+            if self.split:
+                lines.append("elif r + 1 < block_M // rows:")
+                for o in self.operands("tile"):
+                    lines.append(f"    T.copy({o.name}[row + rows, {self._start(o)}], {o.name}_ahead)")
         for o in self._loaded():
             if o.pair:
                 lines += self._each(
@@ -197,13 +201,13 @@ class Steps:
         if self.epilogue.takes_pairs:
             # one loop a member: a loop has one layout, and here it follows from the reading
             for number, member in enumerate(("first", "second")):
-                lines += self._each(f"acc_{member}[i, j] = acc[i, p * piece + place(j, {number})]")
+                lines += self._each(f"acc_{member}[i, j] = acc[r * rows + i, p * piece + place(j, {number})]")
         return "".join(line + "\n" for line in lines)
 
     def compute(self) -> str:
         """The call of the epilogue's function for each element, and its results in registers."""
         given = ["(acc_first[i, j], acc_second[i, j])" if self.epilogue.takes_pairs
-                 else "acc[i, p * piece + j]"]
+                 else "acc[r * rows + i, p * piece + j]"]
         given += [self._element(o) for o in self.epilogue.operands]
         lines = [f"out = {self.epilogue.name}(", *(f"    {value}," for value in given), ")"]
         for o in self.epilogue.outputs:
@@ -223,7 +227,7 @@ class Steps:
             found = ([f"{o.name}_first[i, j]", f"{o.name}_second[i, j]"] if o.pair
                      else [f"{o.name}_part[i, j]"])
             if self.prefetch == 3:
-                found = [f"{o.name}_all[i, p * piece + j]"]
+                found = [f"{o.name}_all[r * rows + i, p * piece + j]"]
             if self.prefetch == 4 and o is self.operands("tile")[-1]:
                 return "0.0"
         elif o.kind == "colvec":
@@ -241,15 +245,15 @@ class Steps:
             neutral = "0.0" if o.how == "sum" else '-T.infinity("float32")'
             return f"T.if_then_else(column + j < columns, {value}, {neutral})"
         if o.kind == "row_reduce" and self.ragged_M:
-            return f"T.if_then_else(by * block_M + i < M, {value}, 0.0)"
+            return f"T.if_then_else(row + i < M, {value}, 0.0)"
         return value
 
     def reduce(self) -> str:
         lines = []
         for o in self.of("select"):
             lines += self._each(f"if {o.how}_tile[i] == column + j:",
-                                "    if (by * block_M + i < M) & (column + j < columns):",
-                                f"        {o.name}[by * block_M + i] = {o.name}_part[i, j]")
+                                "    if (row + i < M) & (column + j < columns):",
+                                f"        {o.name}[row + i] = {o.name}_part[i, j]")
         for o in self.of("col_reduce"):
             if o.how == "lse":
                 lines += self._online_lse(o.name)
@@ -262,7 +266,7 @@ class Steps:
                       f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
                       "for j in T.Parallel(width):",
                       "    if column + j < columns:",
-                      f"        {o.name}[by, column + j] = {o.name}_column[j]"]
+                      f"        {o.name}[{self.part}, column + j] = {o.name}_column[j]"]
         return "".join(line + "\n" for line in lines)
 
     def _online_lse(self, name: str) -> list[str]:
@@ -271,7 +275,7 @@ class Steps:
                 f"T.reduce_max({name}_part, {name}_top, dim=1, clear=False)",
                 *self._each(f"{name}_part[i, j] = T.exp({name}_part[i, j] - {name}_top[i])"),
                 f"T.reduce_sum({name}_part, {name}_added, dim=1)",
-                "for i in T.Parallel(block_M):",
+                "for i in T.Parallel(rows):",
                 f"    {name}_row[i] = {name}_row[i] * T.exp({name}_before[i] - {name}_top[i]) + "
                 f"{name}_added[i]"]
 
@@ -287,7 +291,7 @@ class Steps:
                 lines.append(f"T.copy({o.name}_part, {tile})")
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
-            lines.append(f"{copy}({o.name}_tile{number}, {o.name}[by * block_M, {start}])")
+            lines.append(f"{copy}({o.name}_tile{number}, {o.name}[row, {start}])")
         return "".join(line + "\n" for line in lines)
 
     def after(self) -> str:
@@ -297,9 +301,9 @@ class Steps:
             value = f"{o.name}_row[i]"
             if o.how == "lse":
                 value = f"{o.name}_top[i] + T.log({o.name}_row[i])"
-            lines += ["for i in T.Parallel(block_M):", "    if by * block_M + i < M:",
-                      f"        {o.name}[bx, by * block_M + i] = {value}"]
+            lines += ["for i in T.Parallel(rows):", "    if row + i < M:",
+                      f"        {o.name}[bx, row + i] = {value}"]
         return "".join(line + "\n" for line in lines)
 
     def _each(self, *body: str) -> list[str]:
-        return ["for i, j in T.Parallel(block_M, width):", *("    " + b for b in body)]
+        return ["for i, j in T.Parallel(rows, width):", *("    " + b for b in body)]
