@@ -17,11 +17,12 @@ from typing import Any
 from labkit.epilogue import pairs
 from labkit.epilogue.declare import Epilogue, epilogue
 from labkit.epilogue.program import source as program_source
+from labkit.epilogue.steps import Plan
 from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
-             warps="FullRow", piece=64, prefetch=0, in_flight=0, stagger=0, loads=0, rows=0,
-             blocks=0, group=8, per_sm=1)
+             warps="FullRow", rows=0, piece=64, prefetch=0,
+             in_flight=0, blocks=0, group=8, per_sm=0)
 
 
 @epilogue(store=["C"])
@@ -50,12 +51,12 @@ class Gemm:
         knobs = self._checked(M, N, K, dtype, schedule)
         numbers = {o.name: o.dtype or dtype for o in (*self.epilogue.operands,
                                                       *self.epilogue.outputs)}
-        return program_source(
-            self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
-            persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
-            several=knobs["per_sm"] > 1 or knobs["prefetch"] >= 3, prefetch=knobs["prefetch"],
-            in_flight=knobs["in_flight"], stagger=knobs["stagger"], loads=knobs["loads"], split=knobs["rows"] < knobs["block_M"], pieces=knobs["block_N"] // knobs["piece"],
+        plan = Plan(
+            transpose_B=transpose_B, persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
+            registers=knobs["per_sm"] > 0, split=knobs["rows"] < knobs["block_M"],
+            prefetch=knobs["prefetch"], in_flight=knobs["in_flight"],
             ragged_M=M % knobs["block_M"] > 0, ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
+        return program_source(self.epilogue, f"gemm_{self.epilogue.name}", plan)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
                  **schedule: Any) -> Any:
@@ -82,12 +83,12 @@ class Gemm:
         text = self.source(M, N, K, dtype, transpose_B, **schedule)
         names = dict(knobs, M=M, N=N, K=K, dtype=dtype, T=T, place=pairs.place,
                      swizzled=make_swizzled_layout, policy=T.GemmWarpPolicy[knobs["warps"]],
-                     registers=_registers(knobs["per_sm"], knobs["threads"]),
-                     copying=40 if knobs["per_sm"] == 1 else 24,
                      __name__="labkit.epilogue.generated")
-        members = 2 if self.epilogue.takes_pairs else 1  # columns of the product to an element
-        columns = -(-N // knobs["block_N"])  # of tiles: T.Persistent rounds them up to a group
+        names["copying"], names["computing"] = _registers(knobs["per_sm"], knobs["threads"])
+        # T.Persistent rounds the columns of tiles up to whole groups, and computes what is beyond
+        columns = -(-N // knobs["block_N"])
         names["group"] = max(g for g in range(1, knobs["group"] + 1) if columns % g == 0)
+        members = 2 if self.epilogue.takes_pairs else 1  # columns of the product to an element
         names |= {self.epilogue.name: self.epilogue.fn, "columns": N // members,
                   "width": knobs["piece"] // members}
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -125,10 +126,11 @@ class Gemm:
         return knobs
 
 
-def _registers(per_sm: int, threads: int) -> int:
-    """Registers of a computing thread, if per_sm blocks share a multiprocessor's 65,536 and the
-    128 threads that copy keep 24 each; a multiple of 8, and 240 at most."""
-    return min(240, (65_536 // per_sm - 128 * (40 if per_sm == 1 else 24)) // threads // 8 * 8)
+def _registers(per_sm: int, threads: int) -> tuple[int, int]:
+    """Registers of a thread that copies and of one that computes, if per_sm blocks share a
+    multiprocessor's 65,536: multiples of 8, and 240 at most."""
+    copying = 24 if per_sm > 1 else 40
+    return copying, min(240, (65_536 // max(1, per_sm) - 128 * copying) // threads // 8 * 8)
 
 
 @functools.cache

@@ -5,22 +5,63 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from labkit.epilogue.declare import Epilogue, Operand, Output
 
 # finite, so that a row with nothing but -inf gives exp(-inf) = 0 and not exp(nan)
 LOWEST = -3.0e38
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What of a schedule changes a program's lines, not only its numbers.
+
+    transpose_B: B is [N, K]. persistent: blocks stay for several tiles. swizzle: the order of the
+    blocks is changed. registers: they are shared out between
+    the threads that copy and those that compute. split: a tile is
+    taken in parts of `rows` rows. prefetch: so many pieces of the tile operands are on their way to
+    registers, the first ones since before the main loop. in_flight: 0 if a piece waits until its
+    stores have left shared memory, else the number of sets of tiles, so that they may leave while
+    later pieces are computed. ragged_M, ragged_N: the tiles do not divide M, N, so reductions need
+    a mask. numbers: operand or output -> its dtype in the program."""
+
+    transpose_B: bool
+    persistent: bool
+    swizzle: bool
+    registers: bool
+    split: bool
+    prefetch: int
+    in_flight: int
+    ragged_M: bool
+    ragged_N: bool
+    numbers: dict[str, str]
+
+
 class Steps:
     """Each method returns lines of the program. An element is what the epilogue's function sees at
-    a time: one column of the product, or a pair of columns; a piece has `width` elements in a row,
-    the product `columns`, and `column` is the first one of the piece."""
+    a time: one column of the product, or a pair of columns; a piece has `rows` rows with `width`
+    elements, the product `columns`; `row` and `column` are the first ones of the piece.
 
-    def __init__(self, epilogue: Epilogue, ragged_M: bool, ragged_N: bool, prefetch: int,
-                 in_flight: int, numbers: dict[str, str]) -> None:
-        self.epilogue, self.prefetch, self.numbers = epilogue, prefetch, numbers
-        self.ragged_M, self.ragged_N, self.in_flight = ragged_M, ragged_N, in_flight
+    Buffers that a piece's successor needs while this piece still uses them come in sets: `number`
+    says which set, and the pieces take turns."""
+
+    def __init__(self, epilogue: Epilogue, plan: Plan) -> None:
+        self.epilogue, self.plan, self.numbers = epilogue, plan, plan.numbers
         self.half = " // 2" if epilogue.takes_pairs else ""
+        self.sets = max(1, plan.in_flight)
+        ahead = max(1, plan.prefetch) if self.operands("tile") else 1
+        self.turns = math.lcm(self.sets, ahead)
+        # a store takes over the shared tile of an operand of its shape and dtype
+        self.home: dict[str, str] = {}
+        free = self.operands("tile")
+        for o in self.of("store"):
+            for operand in free:
+                if (operand.pair, self.numbers[operand.name]) == (o.pair, self.numbers[o.name]):
+                    self.home[o.name] = operand.name
+                    free.remove(operand)
+                    break
 
     def of(self, kind: str) -> list[Output]:
         return [output for output in self.epilogue.outputs if output.kind == kind]
@@ -63,21 +104,13 @@ class Steps:
             fragment("acc_second", piece)
         for o in self.epilogue.operands:
             kind = self.numbers[o.name]
-            if o.kind == "tile" and self.prefetch == 4 and o is self.operands("tile")[-1]:
-                pass
-            elif o.kind == "tile" and self.prefetch == 3:
-                fragment(f"{o.name}_all", "(block_M, block_N)", kind)
-            elif o.kind == "tile" and self.loads:
-                for number in range(self.loads):
-                    shared(f"{o.name}_tile{number}", f"(rows, {'2 * ' * o.pair}width)", kind)
-                    swizzled.append(f"{o.name}_tile{number}: swizzled({o.name}_tile{number})")
-                for member in members[o.pair]:
-                    fragment(f"{o.name}_{member}", piece, kind)
-            elif o.kind == "tile":
-                shared(f"{o.name}_tile", f"(rows, {'2 * ' * o.pair}width)", kind)
-                swizzled.append(f"{o.name}_tile: swizzled({o.name}_tile)")
-                if 0 < self.prefetch < 3:
-                    fragment(f"{o.name}_ahead", f"(rows, {'2 * ' * o.pair}width)", kind)
+            if o.kind == "tile":
+                shape = f"(rows, {'2 * ' * o.pair}width)"
+                for n in range(self.sets if o.name in self.home.values() else 1):
+                    shared(self._tile(o, n), shape, kind)
+                    swizzled.append(f"{self._tile(o, n)}: swizzled({self._tile(o, n)})")
+                for n in range(self.plan.prefetch):
+                    fragment(f"{o.name}_ahead{n or ''}", shape, kind)
                 for member in members[o.pair]:
                     fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "rowvec":
@@ -90,10 +123,9 @@ class Steps:
             kind = self.numbers[o.name]
             for member in members[o.pair]:
                 fragment(f"{o.name}_{member}", piece, kind)
-            if o.kind == "store":
-                for number in range(max(1, self.in_flight)):
-                    shared(f"{o.name}_tile{number or ''}", f"(rows, {'2 * ' * o.pair}width)",
-                           kind)
+            if o.kind == "store" and o.name not in self.home:
+                for n in range(self.sets):
+                    shared(self._tile(o, n), f"(rows, {'2 * ' * o.pair}width)", kind)
             elif o.kind == "col_reduce":
                 fragment(f"{o.name}_row", row)
                 if o.how == "lse":
@@ -107,29 +139,24 @@ class Steps:
             lines.append(f"T.annotate_layout({{{', '.join(swizzled)}}})")
         return "\n".join(lines)
 
-    def ahead(self) -> str:
-        """The first piece of each tile operand, on its way to registers."""
-        if self.loads:
-            return "".join(self._fetch(p) for p in range(self.loads))
-        if self.prefetch == 4:
-            o = self.operands("tile")[-1]
-            return ("for i, j in T.Parallel(block_M, block_N):\n"
-                    f"    acc[i, j] = T.Cast(\"float32\", {o.name}[by * block_M + i, bx * block_N + j])\n")
-        if self.prefetch == 3:
-            lines = []
-            for o in self.operands("tile"):
-                lines += ["for i, j in T.Parallel(block_M, block_N):",
-                          "    acc[i, j] = 0.0",
-                          f"    {o.name}_all[i, j] = {o.name}[by * block_M + i, bx * block_N + j]"]
-            return "".join(line + "\n" for line in lines)
-        return "".join(f"T.copy({o.name}[by * block_M, {self._start(o)}], {o.name}_ahead)\n"
-                       for o in self.operands("tile") if self.prefetch)
+    def _tile(self, o: Operand | Output, number: int) -> str:
+        """The shared tile of a tile operand or a store in set `number`."""
+        name = self.home.get(o.name, o.name)
+        several = name in self.home.values() or isinstance(o, Output)
+        return f"{name}_tile{number % self.sets or '' if several else ''}"
 
-    def _start(self, o: Operand) -> str:
-        """Where a block's columns of an operand begin."""
-        if o.pair == bool(self.half):
-            return "bx * block_N"
-        return "2 * bx * block_N" if o.pair else "bx * block_N // 2"
+    def ahead(self) -> str:
+        """The first pieces of each tile operand, on their way to registers."""
+        return "".join(f"T.copy({o.name}[by * block_M, {self._start(o, n)}], "
+                       f"{o.name}_ahead{n or ''})\n"
+                       for n in range(self.plan.prefetch) for o in self.operands("tile"))
+
+    def _start(self, o: Operand, pieces: int = 0) -> str:
+        """Where a block's columns of an operand begin, `pieces` pieces further on."""
+        start = "bx * block_N"
+        if o.pair != bool(self.half):
+            start = "2 * bx * block_N" if o.pair else "bx * block_N // 2"
+        return start + (f" + {pieces} * {'2 * ' * o.pair}width" if pieces else "")
 
     def before(self) -> str:
         """What a tile needs once: vectors in shared memory, row results at their start."""
@@ -145,69 +172,48 @@ class Steps:
                 lines.append(f"T.fill({o.name}_top, {LOWEST})")
         return "".join(line + "\n" for line in lines)
 
-    def room(self) -> str:
-        """Waits until the stores of the piece that used these buffers have been read."""
-        if not self.in_flight:
-            return ""
-        return f"T.tma_store_wait({(self.in_flight - 1) * len(self.of('store'))})\n"
-
-    def _loaded(self):
-        tiles = self.operands("tile")
-        return [] if self.prefetch == 3 else tiles[:-1] if self.prefetch == 4 else tiles
-
-    def _fetch(self, p: int) -> str:
-        return "".join(f"T.async_copy({o.name}[row, {self._start(o)} + {p} * {'2 * ' * o.pair}width], "
-                       f"{o.name}_tile{p % self.loads})\n" for o in self.operands("tile"))
-
-    def load(self, number: int = 0) -> str:
-        lines = []
-        if self.loads:
-            tiles = self.operands("tile")
-            outstanding = len(tiles) * min(self.loads - 1, self.pieces - 1 - number)
-            lines += [f"T.ptx_wait_group({outstanding})", "T.sync_threads()"]
-            for o in tiles:
-                tile = f"{o.name}_tile{number % self.loads}"
-                if o.pair:
-                    lines += self._each(f"{o.name}_first[i, j] = {tile}[i, place(j, 0)]",
-                                        f"{o.name}_second[i, j] = {tile}[i, place(j, 1)]")
-                else:
-                    lines.append(f"T.copy({tile}, {o.name}_part)")
-            if number + self.loads < self.pieces:
-                lines += ["T.sync_threads()", *self._fetch(number + self.loads).splitlines()]
-            if self.epilogue.takes_pairs:
-                for n, member in enumerate(("first", "second")):
-                    lines += self._each(f"acc_{member}[i, j] = acc[r * rows + i, p * piece + place(j, {n})]")
-            return "".join(line + "\n" for line in lines)
-        for o in self._loaded():
+    def load(self, number: int) -> str:
+        """The piece's tile operands and pairs to registers; waits for the set's stores first."""
+        lines, tiles, depth = [], self.operands("tile"), self.plan.prefetch
+        if self.plan.in_flight:
+            pending = (self.sets - 1) * len(self.of("store"))
+            lines.append(f"T.tma_store_wait({pending})")
+        ahead = number % depth or "" if depth else ""
+        for o in tiles:
             start = "2 * column" if o.pair else "column"
-            source = f"{o.name}_ahead" if 0 < self.prefetch < 3 else f"{o.name}[row, {start}]"
-            lines.append(f"T.copy({source}, {o.name}_tile)")
-        if 0 < self.prefetch < 3 and self.operands("tile"):
-            lines.append("if p + 1 < block_N // piece:")
-            for o in self.operands("tile"):
-                start = "2 * (column + width)" if o.pair else "column + width"
-                lines.append(f"    T.copy({o.name}[row, {start}], {o.name}_ahead)")
-            if self.split:
+            source = f"{o.name}_ahead{ahead}" if depth else f"{o.name}[row, {start}]"
+            lines.append(f"T.copy({source}, {self._tile(o, number)})")
+        if depth and tiles:
+            further = "width" if depth == 1 else f"{depth} * width"
+            lines.append(f"if p + {depth} < block_N // piece:")
+            for o in tiles:
+                start = f"2 * (column + {further})" if o.pair else f"column + {further}"
+                lines.append(f"    T.copy({o.name}[row, {start}], {o.name}_ahead{ahead})")
+            if self.plan.split:
                 lines.append("elif r + 1 < block_M // rows:")
-                for o in self.operands("tile"):
-                    lines.append(f"    T.copy({o.name}[row + rows, {self._start(o)}], {o.name}_ahead)")
-        for o in self._loaded():
+                for o in tiles:
+                    lines.append(f"    T.copy({o.name}[row + rows, {self._start(o, number % depth)}], "
+                                 f"{o.name}_ahead{ahead})")
+        for o in tiles:
+            tile = self._tile(o, number)
             if o.pair:
-                lines += self._each(
-                    f"{o.name}_first[i, j] = {o.name}_tile[i, place(j, 0)]",
-                    f"{o.name}_second[i, j] = {o.name}_tile[i, place(j, 1)]")
+                lines += self._each(f"{o.name}_first[i, j] = {tile}[i, place(j, 0)]",
+                                    f"{o.name}_second[i, j] = {tile}[i, place(j, 1)]")
             else:
-                lines.append(f"T.copy({o.name}_tile, {o.name}_part)")
+                lines.append(f"T.copy({tile}, {o.name}_part)")
         if self.epilogue.takes_pairs:
             # one loop a member: a loop has one layout, and here it follows from the reading
-            for number, member in enumerate(("first", "second")):
-                lines += self._each(f"acc_{member}[i, j] = acc[r * rows + i, p * piece + place(j, {number})]")
+            for n, member in enumerate(("first", "second")):
+                lines += self._each(f"acc_{member}[i, j] = {self._acc(f'place(j, {n})')}")
         return "".join(line + "\n" for line in lines)
+
+    def _acc(self, j: str) -> str:
+        return f"acc[{'r * rows + ' * self.plan.split}i, p * piece + {j}]"
 
     def compute(self) -> str:
         """The call of the epilogue's function for each element, and its results in registers."""
         given = ["(acc_first[i, j], acc_second[i, j])" if self.epilogue.takes_pairs
-                 else "acc[r * rows + i, p * piece + j]"]
+                 else self._acc("j")]
         given += [self._element(o) for o in self.epilogue.operands]
         lines = [f"out = {self.epilogue.name}(", *(f"    {value}," for value in given), ")"]
         for o in self.epilogue.outputs:
@@ -226,10 +232,6 @@ class Steps:
         if o.kind == "tile":
             found = ([f"{o.name}_first[i, j]", f"{o.name}_second[i, j]"] if o.pair
                      else [f"{o.name}_part[i, j]"])
-            if self.prefetch == 3:
-                found = [f"{o.name}_all[r * rows + i, p * piece + j]"]
-            if self.prefetch == 4 and o is self.operands("tile")[-1]:
-                return "0.0"
         elif o.kind == "colvec":
             found = [f"{o.name}_tile[i]"]
         else:
@@ -241,10 +243,10 @@ class Steps:
 
     def _masked(self, o: Output, value: str) -> str:
         """Beyond the product's edge a sum gets zeros, and a maximum gets -inf."""
-        if o.kind == "col_reduce" and self.ragged_N:
+        if o.kind == "col_reduce" and self.plan.ragged_N:
             neutral = "0.0" if o.how == "sum" else '-T.infinity("float32")'
             return f"T.if_then_else(column + j < columns, {value}, {neutral})"
-        if o.kind == "row_reduce" and self.ragged_M:
+        if o.kind == "row_reduce" and self.plan.ragged_M:
             return f"T.if_then_else(row + i < M, {value}, 0.0)"
         return value
 
@@ -259,6 +261,7 @@ class Steps:
                 lines += self._online_lse(o.name)
             else:
                 lines.append(f"T.reduce_{o.how}({o.name}_part, {o.name}_row, dim=1, clear=False)")
+        part = "by * (block_M // rows) + r" if self.plan.split else "by"
         for o in self.of("row_reduce"):
             # through shared memory, so that a thread gets whole columns
             lines += [f"T.copy({o.name}_part, {o.name}_tile)",
@@ -266,7 +269,7 @@ class Steps:
                       f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
                       "for j in T.Parallel(width):",
                       "    if column + j < columns:",
-                      f"        {o.name}[{self.part}, column + j] = {o.name}_column[j]"]
+                      f"        {o.name}[{part}, column + j] = {o.name}_column[j]"]
         return "".join(line + "\n" for line in lines)
 
     def _online_lse(self, name: str) -> list[str]:
@@ -279,19 +282,19 @@ class Steps:
                 f"    {name}_row[i] = {name}_row[i] * T.exp({name}_before[i] - {name}_top[i]) + "
                 f"{name}_added[i]"]
 
-    def store(self, number: int = 0) -> str:
+    def store(self, number: int) -> str:
         lines = []
-        number, copy = number or "", "T.tma_copy" if self.in_flight else "T.copy"
         for o in self.of("store"):
-            tile = f"{o.name}_tile{number}"
+            tile = self._tile(o, number)
             if o.pair:
                 lines += self._each(f"{tile}[i, place(j, 0)] = {o.name}_first[i, j]",
                                     f"{tile}[i, place(j, 1)] = {o.name}_second[i, j]")
             else:
                 lines.append(f"T.copy({o.name}_part, {tile})")
+        copy = "T.tma_copy" if self.plan.in_flight else "T.copy"  # the first does not wait
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
-            lines.append(f"{copy}({o.name}_tile{number}, {o.name}[row, {start}])")
+            lines.append(f"{copy}({self._tile(o, number)}, {o.name}[row, {start}])")
         return "".join(line + "\n" for line in lines)
 
     def after(self) -> str:
