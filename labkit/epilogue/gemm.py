@@ -22,7 +22,8 @@ from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
              warps="FullRow", rows=0, piece=64, prefetch=0,
-             in_flight=0, blocks=0, group=8, per_sm=0)
+             in_flight=0, in_place=0, syncs=0,
+             blocks=0, group=8, per_sm=0)
 
 
 @epilogue(store=["C"])
@@ -54,7 +55,7 @@ class Gemm:
         plan = Plan(
             transpose_B=transpose_B, persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
             registers=knobs["per_sm"] > 0, split=knobs["rows"] < knobs["block_M"],
-            prefetch=knobs["prefetch"], in_flight=knobs["in_flight"],
+            prefetch=knobs["prefetch"], in_flight=knobs["in_flight"], in_place=knobs["in_place"] > 0, syncs=knobs["syncs"] > 0,
             ragged_M=M % knobs["block_M"] > 0, ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
         return program_source(self.epilogue, f"gemm_{self.epilogue.name}", plan)
 

@@ -12,6 +12,7 @@ from labkit.epilogue.declare import Epilogue, Operand, Output
 
 # finite, so that a row with nothing but -inf gives exp(-inf) = 0 and not exp(nan)
 LOWEST = -3.0e38
+SYNC = "T.sync_threads(3, threads)"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Plan:
     split: bool
     prefetch: int
     in_flight: int
+    in_place: bool
+    syncs: bool
     ragged_M: bool
     ragged_N: bool
     numbers: dict[str, str]
@@ -53,9 +56,9 @@ class Steps:
         self.sets = max(1, plan.in_flight)
         ahead = max(1, plan.prefetch) if self.operands("tile") else 1
         self.turns = math.lcm(self.sets, ahead)
-        # a store takes over the shared tile of an operand of its shape and dtype
+        # in_place: a store takes over the shared tile of an operand of its shape and dtype
         self.home: dict[str, str] = {}
-        free = self.operands("tile")
+        free = self.operands("tile") if plan.in_place else []
         for o in self.of("store"):
             for operand in free:
                 if (operand.pair, self.numbers[operand.name]) == (o.pair, self.numbers[o.name]):
@@ -165,6 +168,8 @@ class Steps:
             lines.append(f"T.copy({o.name}[{self._start(o)}], {o.name}_tile)")
         for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
             lines.append(f"T.copy({name}[row], {name}_tile)")
+        if lines and self.plan.syncs:
+            lines = [SYNC, *lines, SYNC]
         for o in self.of("col_reduce"):
             start = LOWEST if o.how == "max" else 0.0
             lines.append(f"T.fill({o.name}_row, {start})")
@@ -175,14 +180,15 @@ class Steps:
     def load(self, number: int) -> str:
         """The piece's tile operands and pairs to registers; waits for the set's stores first."""
         lines, tiles, depth = [], self.operands("tile"), self.plan.prefetch
-        if self.plan.in_flight:
-            pending = (self.sets - 1) * len(self.of("store"))
-            lines.append(f"T.tma_store_wait({pending})")
+        if self.home:
+            lines += self._room()
         ahead = number % depth or "" if depth else ""
         for o in tiles:
             start = "2 * column" if o.pair else "column"
             source = f"{o.name}_ahead{ahead}" if depth else f"{o.name}[row, {start}]"
             lines.append(f"T.copy({source}, {self._tile(o, number)})")
+        if tiles and self.plan.syncs:
+            lines.append(SYNC)
         if depth and tiles:
             further = "width" if depth == 1 else f"{depth} * width"
             lines.append(f"if p + {depth} < block_N // piece:")
@@ -264,7 +270,7 @@ class Steps:
         part = "by * (block_M // rows) + r" if self.plan.split else "by"
         for o in self.of("row_reduce"):
             # through shared memory, so that a thread gets whole columns
-            lines += [f"T.copy({o.name}_part, {o.name}_tile)",
+            lines += [f"T.copy({o.name}_part, {o.name}_tile)", *[SYNC] * self.plan.syncs,
                       f"T.copy({o.name}_tile, {o.name}_turned)",
                       f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
                       "for j in T.Parallel(width):",
@@ -282,8 +288,18 @@ class Steps:
                 f"    {name}_row[i] = {name}_row[i] * T.exp({name}_before[i] - {name}_top[i]) + "
                 f"{name}_added[i]"]
 
+    def _room(self) -> list[str]:
+        """Waits until the stores from this set of tiles have read them. One thread started them,
+        so one thread waits for them, and the others for it."""
+        if not self.plan.in_flight:
+            return []
+        pending = (self.sets - 1) * len(self.of("store"))
+        return [f"T.tma_store_wait({pending})", SYNC]
+
     def store(self, number: int) -> str:
-        lines = []
+        lines = [] if self.home else self._room()
+        if self.plan.syncs and (self.home or not self.plan.in_flight):
+            lines.append(SYNC)
         for o in self.of("store"):
             tile = self._tile(o, number)
             if o.pair:
@@ -291,6 +307,8 @@ class Steps:
                                     f"{tile}[i, place(j, 1)] = {o.name}_second[i, j]")
             else:
                 lines.append(f"T.copy({o.name}_part, {tile})")
+        if self.plan.syncs:
+            lines.append(SYNC)
         copy = "T.tma_copy" if self.plan.in_flight else "T.copy"  # the first does not wait
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
