@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import types
 import xml.etree.ElementTree as ET
 
 import pytest
 import torch
 
 import labkit as lab
-from labkit.benchmark import Result
+from labkit.benchmark import Result, Times
 from labkit.epilogue import catalogue, compare, epilogue, ops, plain, workloads
 from labkit.epilogue.traffic import account, products
 from labkit.errors import BadArgument, WrongAnswer
@@ -138,6 +139,32 @@ def test_recorded_times_are_shown_without_a_gpu(monkeypatch):
     assert shown.main_loop == pytest.approx(2.8 / 2.9)
     assert "1.179" in repr(compare.table([shown])) and "1.100" in repr(compare.table([shown]))
     assert "RECORDED there" in shown.bars().text
+
+
+@pytest.mark.parametrize("name", ["gemm_residual_rms", "gemm_drms, in"])
+def test_what_a_gpu_run_times_and_checks(name, monkeypatch):
+    """The calls of a GPU run, made once each on the CPU: outputs start as NaN and are right."""
+    def once(candidates, *_, **__):
+        for call in candidates.values():
+            call()
+        return {key: Times(1.0 + place, 0.1, 10) for place, key in enumerate(candidates)}
+
+    class Floors:
+        def ms(self, moved, flops, dtype):
+            return 0.5
+
+    monkeypatch.setattr("labkit.benchmark.time_each", once)
+    monkeypatch.setattr("labkit.roofline.measured", Floors)
+    monkeypatch.setattr("labkit.benchmark.append", lambda *_: None)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "Some GPU")
+    work = workloads.make(name, workloads.CPU, torch.bfloat16, "cpu")
+    shown = compare.measure(work, types.SimpleNamespace(device="gpu"))
+    m = shown.result.measurement
+    assert m.shape == work.shape and m.flops == 2 * m.shape["M"] * m.shape["N"] * m.shape["K"]
+    assert m.moved == shown.account.fused and 0 < m.error < 8e-3
+    assert (set(m.baselines), set(m.references)) == (
+        {compare.BASELINE}, {compare.ALONE, compare.OWN_ALONE})
+    assert shown.gain == 2.0 and shown.result.measured_now
 
 
 def test_without_times(compared):

@@ -16,7 +16,7 @@ against float64, and the times are recorded ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,25 +126,24 @@ def run(name: str, here: Any, chosen: Epilogue | None = None, *,
 def measure(work: Workload, here: Any, recorded_shape: dict[str, int] | None = None) -> Compared:
     """Compares a workload, also one of your own. recorded_shape: of the recorded times that are
     shown without a GPU. Raises what `run` raises."""
+    import torch
+
     timed = _Timed(work)
     kind = str(work.A.dtype).removeprefix("torch.")
     schedule = own_schedule(work.epilogue, work.A.device.type)
     result, tile = None, {side: schedule[side] for side in ("block_M", "block_N")}
     if here.device == "gpu" or any(m.shape == recorded_shape for m in recorded().find(work.name)):
-        import torch
-
-        moved = account(work.epilogue, **work.shape, dtype=kind, **tile).fused
-        product = torch.empty(0)
+        product, own_alone = None, timed.kernel  # without a GPU nothing of this is called
         if here.device == "gpu":
-            product = torch.empty(tuple(work.shape[k] for k in "MN"), dtype=work.A.dtype,
-                                  device=work.A.device)
-        own_alone, baseline = timed.own_alone(schedule, product), timed.baseline()
+            product = timed.new_product()
+            own_alone = timed.own_alone(schedule, product)
         result = bench(
-            work.name, here, kernel=timed.kernel, baselines={BASELINE: baseline},
+            work.name, here, kernel=timed.kernel, baselines={BASELINE: timed.baseline},
             references={
                 ALONE: lambda: torch.mm(work.baseline_A, work.baseline_B, out=product),
                 OWN_ALONE: own_alone},
-            shape=work.shape if here.device == "gpu" else recorded_shape, dtype=kind, moved=moved,
+            shape=work.shape if here.device == "gpu" else recorded_shape, dtype=kind,
+            moved=account(work.epilogue, **work.shape, dtype=kind, **tile).fused,
             flops=2 * math.prod(work.shape.values()), output=timed, check=timed.check,
             schedule=schedule)
     if here.device != "gpu":  # the account of the shape that is shown, with its own tile
@@ -192,16 +191,20 @@ class _Timed:
         for name, fn in self._finish.items():
             self.finished[name] = fn(self.outputs[name])
 
-    def own_alone(self, schedule: dict[str, Any], product: Any) -> Any:
-        if not self._on_gpu:
-            return lambda: None
+    def new_product(self) -> Any:
+        shape = self.work.shape
+        return self._torch.empty(shape["M"], shape["N"], dtype=self.work.A.dtype,
+                                 device=self.work.A.device)
+
+    def own_alone(self, schedule: dict[str, Any], product: Any) -> Callable[[], None]:
+        """The same main loop at the same schedule, which only stores its product."""
         work = self.work
         launch = kernel_for(plain, work.A, work.B, work.transpose_B, schedule).launch
         return lambda: launch(work.A, work.B, product)
 
-    def baseline(self) -> Any:
+    def baseline(self) -> dict[str, Any]:
         work = self.work
-        return lambda: self._after(self._torch.mm(work.baseline_A, work.baseline_B), *work.extras)
+        return self._after(self._torch.mm(work.baseline_A, work.baseline_B), *work.extras)
 
     def fill_(self, value: float) -> None:
         """Every output starts as `value`, so that what was not written is seen."""
@@ -232,7 +235,7 @@ class _Timed:
         self.verdicts, self.statistics = tuple(verdicts), statistics
         kind = str(work.A.dtype).removeprefix("torch.")
         wanted = work.view(reference)
-        for name, value in self.baseline()().items():
+        for name, value in self.baseline().items():
             _demand(f"{chosen.name} and the baseline of {work.name} differ in {name}",
                     _distance(value, wanted[name]), 2 * UNIT_ROUNDOFF[kind])
         return max(verdicts, key=lambda v: v.error / v.allowed)
