@@ -79,6 +79,11 @@ class Epilogue:
         return self.fn(acc, *operands, **named)
 
     @property
+    def __wrapped__(self) -> Callable[..., dict[str, Any]]:
+        """The function, for `inspect.getsource` and the like."""
+        return self.fn
+
+    @property
     def indices(self) -> tuple[str, ...]:
         """Names of the int32 vectors that say which column of a row is selected."""
         return tuple(dict.fromkeys(o.how for o in self.outputs if o.kind == "select"))

@@ -25,12 +25,28 @@ def matmul(chosen: Epilogue, A: Any, B: Any, transpose_B: bool = False,
     for name, matrix in dict(A=A, B=B).items():
         if getattr(matrix, "ndim", None) != 2:
             raise BadArgument(f"{name} is no matrix; give a torch tensor with two axes.")
-    M, K = A.shape
-    N = B.shape[0] if transpose_B else B.shape[1]
-    kernel = _compiled(chosen, M, N, K, str(A.dtype).removeprefix("torch."), transpose_B,
-                       A.device.type, None if knobs is None else tuple(sorted(knobs.items())))
+    kernel = kernel_for(chosen, A, B, transpose_B, knobs)
     given = [A, B, *(operands[name] for name in chosen.inputs)]
     return dict(zip((o.name for o in chosen.outputs), _launch(kernel, given), strict=True))
+
+
+def kernel_for(chosen: Epilogue, A: Any, B: Any, transpose_B: bool = False,
+               knobs: dict[str, Any] | None = None) -> Any:
+    """The compiled kernel that `matmul` launches for these matrices, compiled once."""
+    M, K = A.shape
+    N = B.shape[0] if transpose_B else B.shape[1]
+    return _compiled(chosen, M, N, K, str(A.dtype).removeprefix("torch."), transpose_B,
+                     A.device.type, None if knobs is None else tuple(sorted(knobs.items())))
+
+
+def own_schedule(chosen: Epilogue, device: str) -> dict[str, Any]:
+    """The schedule with which `matmul` runs this epilogue, on "cpu" or on the GPU that is there."""
+    import torch
+
+    if device == "cpu":
+        return dict(CPU)
+    major, minor = torch.cuda.get_device_capability()
+    return schedule(10 * major + minor)
 
 
 def _launch(kernel: Any, given: list[Any]) -> list[Any]:
@@ -60,17 +76,9 @@ def _launch(kernel: Any, given: list[Any]) -> list[Any]:
 @functools.lru_cache(maxsize=256)
 def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B: bool,
               device: str, knobs: tuple | None) -> Any:
-    import torch
-
     import labkit as lab
 
-    if knobs is not None:
-        chosen_knobs = dict(knobs)
-    elif device == "cpu":
-        chosen_knobs = CPU
-    else:
-        major, minor = torch.cuda.get_device_capability()
-        chosen_knobs = schedule(10 * major + minor)
+    chosen_knobs = own_schedule(chosen, device) if knobs is None else dict(knobs)
     options = OPTIONS
     if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
         # one step along K: a producer warp of its own has nothing to run ahead of, and such
