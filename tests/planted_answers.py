@@ -297,3 +297,37 @@ PLANTED["08.3"] = [
     ("nothing returned", (("            return shrink(fails, smaller)\n    return sizes",
                            "            return shrink(fails, smaller)"),), "it returns None"),
 ]
+
+PLANTED["11.1"] = [
+    ("bias after the scale", (("scale * (acc + bias)", "scale * acc + bias"),),
+     "The bias was added after the scale"),
+    ("residual scaled", (("residual + scale * (acc + bias)", "scale * (acc + bias + residual)"),),
+     "The residual was scaled, too"),
+    ("squares of scaled", (("sumsq=x * x", "sumsq=x * gamma * x * gamma"),),
+     "The squares were taken of x times gamma"),
+    ("no scale", (("scale * (acc + bias)", "(acc + bias)"),), "The scale is missing"),
+    ("no bias", (("(acc + bias)", "acc"),), "The bias is missing"),
+    ("no residual", (("residual + scale", "scale"),), "The residual is missing"),
+    ("a column vector", (('rowvec=["bias", "scale", "gamma"]',
+                          'rowvec=["bias", "gamma"], colvec=["scale"]'),), "scale"),
+]
+PLANTED["11.2"] = [
+    ("wrong width", (("x.shape[1], eps", "h.shape[1], eps"),), "columns of the stream"),
+    ("gamma twice", (('catalogue.rstd_swiglu_forward, found["scaled"]',
+                      'catalogue.rstd_swiglu_forward, found["scaled"] * gamma'),),
+     "gamma was applied twice"),
+    ("x for scaled", (('forward, found["scaled"]', 'forward, found["x"]'),),
+     "The second GEMM read x"),
+    ("no row factor", (("rstd=rstd)", "rstd=torch.ones_like(rstd))"),), "row factor is missing"),
+    ("no mean", (("x.shape[1], eps", "1, eps"),), "was not divided by the width"),
+    ("one result", (('return found["x"], y["y"]', 'return y["y"]'),), "return two tensors"),
+    ("partial sums", (('finalize.rstd(found["sumsq"], x.shape[1], eps)', 'found["sumsq"]'),),
+     "rstd"),
+]
+PLANTED["11.3"] = [
+    ("half the operations", (("2 * M * N * K", "M * N * K"),), "two operations"),
+    ("no one", (("1 + after", "after"),), "it starts at 1"),
+    ("main loop divides", (("room * main_loop", "room / main_loop"),), "main_loop multiplies"),
+    ("exposure multiplies", (("/ exposure", "* exposure"),), "exposure divides"),
+    ("room alone", (("room * main_loop / exposure", "room"),), "That is the room alone"),
+]

@@ -16,10 +16,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.epilogue import functions
+from labkit.epilogue import catalogue, functions
 from labkit.epilogue.functions import Stream
 from labkit.epilogue.pairs import GROUP, join, split
 from labkit.epilogue.rope import rope
+from labkit.epilogue.run import compile_all
 from labkit.errors import BadArgument
 
 
@@ -72,6 +73,16 @@ class Block(nn.Module):
             return functions.NormSwiGLU.apply(
                 x, scaled, rstd, self.gamma_2.to(cast), self.W_in.to(cast), self.W_out.to(cast),
                 next_gamma.detach().to(cast), self.eps, torch.is_grad_enabled())
+
+    def prepare(self, rows: int) -> None:
+        """Compiles the kernels for a stream of so many rows, several at a time. Without it each
+        one is compiled when it is first needed."""
+        d, n, f = self.W_o.shape[0], self.W_qkv.shape[0], self.W_out.shape[1]
+        e = catalogue
+        compile_all([(e.rstd_rope, rows, n, d, True), (e.residual_rms, rows, d, d, True),
+                     (e.rstd_swiglu, rows, 2 * f, d, True), (e.residual_rms, rows, d, f, True),
+                     (e.dswiglu, rows, f, d, False), (e.drms_residual, rows, d, 2 * f, False),
+                     (e.drms_residual, rows, d, n, False)], self.dtype, self.W_o.device)
 
     def reference(self, x: torch.Tensor, batch: int = 1) -> torch.Tensor:
         """The same function of x [T, d] in plain torch, in x's dtype."""
@@ -156,6 +167,14 @@ class Model(nn.Module):
             stream = block(stream, after, tokens.shape[0])
         return functions.NormCrossEntropy.apply(
             *stream, self.gamma.to(self.dtype), self.head.to(self.dtype), target.flatten(), -100)
+
+    def prepare(self, rows: int) -> None:
+        """Compiles the kernels for batches of so many tokens, several at a time."""
+        for block in self.blocks[:1]:
+            block.prepare(rows)
+        V, d = self.head.shape
+        compile_all([(catalogue.rstd_cross_entropy, rows, V, d, True),
+                     (catalogue.drms, rows, d, V, False)], self.dtype, self.head.device)
 
     def reference(self, tokens: torch.Tensor, target: torch.Tensor,
                   dtype: torch.dtype = torch.float32) -> torch.Tensor:
