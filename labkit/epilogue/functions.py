@@ -105,6 +105,12 @@ def _norm_backward(dz: torch.Tensor, W: torch.Tensor, x: torch.Tensor, gamma: to
     return found["dx"], dgamma, dz.t() @ found["normed"] if trained else None
 
 
+def _no_gradient(ctx: Any, *outputs: torch.Tensor) -> None:
+    """Gradients do not flow through these, and none are made of zeros for the backward pass."""
+    ctx.mark_non_differentiable(*outputs)
+    ctx.set_materialize_grads(False)
+
+
 class NormRope(Function):
     """q, k, v = rope(norm(x) W^T), and x passed on.
 
@@ -141,7 +147,7 @@ class ProjectResidual(Function):
         found = matmul(catalogue.residual_rms, h, W, transpose_B=True, residual=x, gamma=gamma)
         rstd = _rstd(found["sumsq"], W.shape[0], eps)
         ctx.save_for_backward(h, W)
-        ctx.mark_non_differentiable(found["scaled"], rstd)
+        _no_gradient(ctx, found["scaled"], rstd)
         return found["x"], found["scaled"], rstd
 
     @staticmethod
@@ -169,7 +175,7 @@ class NormSwiGLU(Function):
         next_rstd = _rstd(found["sumsq"], W_out.shape[0], eps)
         if keep:
             ctx.save_for_backward(x, rstd, gamma, W_in, W_out, inner["z"])
-        ctx.mark_non_differentiable(found["scaled"], next_rstd)
+        _no_gradient(ctx, found["scaled"], next_rstd)
         return found["x"], found["scaled"], next_rstd
 
     @staticmethod
