@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.epilogue import functions, pairs
+from labkit.epilogue import functions, pairs, run
 from labkit.epilogue.block import Block, Model
 from labkit.epilogue.rope import rope
 from labkit.errors import BadArgument
@@ -249,6 +249,14 @@ def _block(dtype=torch.float32):
     torch.manual_seed(5)
     block = Block(32, 2, 24, dtype, kv_heads=1)
     return block, torch.randn(12, 32).to(dtype)
+
+
+def test_prepared_kernels_are_those_that_a_step_needs():
+    block, x = _block()
+    block.prepare(12)
+    misses = run._compiled.cache_info().misses
+    _run(block, x.requires_grad_(), 2)[0].sum().backward()
+    assert run._compiled.cache_info().misses == misses
 
 
 def test_without_gradients_gate_and_up_are_not_stored(monkeypatch):
