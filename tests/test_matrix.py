@@ -15,6 +15,7 @@ import pytest
 
 import labkit as lab
 from labkit import gpus, lessons
+from labkit.epilogue import OPTIONS, gemm, schedule
 from labkit.errors import LabError
 
 TENSOR_CORE = {75: "mma", 80: "mma", 86: "mma", 89: "mma", 90: "wgmma", 100: "mma", 120: "mma"}
@@ -78,6 +79,17 @@ for _name, _D, _causal in (
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
         lab.kernel("06", "FAST_MATH"), True)
+# all but the first make the programs of the catalogue's, which test_epilogue_matrix compiles too
+for _name in ("scale_bias", "residual_rms", "rstd_swiglu", "rstd_rope", "rstd_cross_entropy"):
+    KERNELS["09_coda_forward", _name] = (
+        lambda sm, name=_name: gemm(lab.kernel("09", name))(
+            8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True, **schedule(sm)),
+        OPTIONS, True)
+for _name in ("squared_reglu", "capped_cross_entropy", "dgelu_bias"):
+    KERNELS["11_coda_block", _name] = (
+        lambda sm, name=_name: gemm(lab.kernel("11", name))(
+            8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True, **schedule(sm)),
+        OPTIONS, True)
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]
 
