@@ -12,7 +12,6 @@ from labkit.epilogue.declare import Epilogue, Operand, Output
 
 # finite, so that a row with nothing but -inf gives exp(-inf) = 0 and not exp(nan)
 LOWEST = -3.0e38
-SYNC = "T.sync_threads(3, threads)"
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,9 @@ class Plan:
     taken in parts of `rows` rows. prefetch: so many pieces of the tile operands are on their way to
     registers, the first ones since before the main loop. in_flight: 0 if a piece waits until its
     stores have left shared memory, else the number of sets of tiles, so that they may leave while
-    later pieces are computed. ragged_M, ragged_N: the tiles do not divide M, N, so reductions need
-    a mask. numbers: operand or output -> its dtype in the program."""
+    later pieces are computed; from 9.0 on. in_place: a store takes over the shared tile of an
+    operand of its shape and dtype. ragged_M, ragged_N: the tiles do not divide M, N, so reductions
+    need a mask. numbers: operand or output -> its dtype in the program."""
 
     transpose_B: bool
     persistent: bool
@@ -36,7 +36,6 @@ class Plan:
     prefetch: int
     in_flight: int
     in_place: bool
-    syncs: bool
     ragged_M: bool
     ragged_N: bool
     numbers: dict[str, str]
@@ -56,7 +55,6 @@ class Steps:
         self.sets = max(1, plan.in_flight)
         ahead = max(1, plan.prefetch) if self.operands("tile") else 1
         self.turns = math.lcm(self.sets, ahead)
-        # in_place: a store takes over the shared tile of an operand of its shape and dtype
         self.home: dict[str, str] = {}
         free = self.operands("tile") if plan.in_place else []
         for o in self.of("store"):
@@ -168,8 +166,6 @@ class Steps:
             lines.append(f"T.copy({o.name}[{self._start(o)}], {o.name}_tile)")
         for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
             lines.append(f"T.copy({name}[row], {name}_tile)")
-        if lines and self.plan.syncs:
-            lines = [SYNC, *lines, SYNC]
         for o in self.of("col_reduce"):
             start = LOWEST if o.how == "max" else 0.0
             lines.append(f"T.fill({o.name}_row, {start})")
@@ -187,8 +183,6 @@ class Steps:
             start = "2 * column" if o.pair else "column"
             source = f"{o.name}_ahead{ahead}" if depth else f"{o.name}[row, {start}]"
             lines.append(f"T.copy({source}, {self._tile(o, number)})")
-        if tiles and self.plan.syncs:
-            lines.append(SYNC)
         if depth and tiles:
             further = "width" if depth == 1 else f"{depth} * width"
             lines.append(f"if p + {depth} < block_N // piece:")
@@ -198,7 +192,8 @@ class Steps:
             if self.plan.split:
                 lines.append("elif r + 1 < block_M // rows:")
                 for o in tiles:
-                    lines.append(f"    T.copy({o.name}[row + rows, {self._start(o, number % depth)}], "
+                    start = self._start(o, number % depth)
+                    lines.append(f"    T.copy({o.name}[row + rows, {start}], "
                                  f"{o.name}_ahead{ahead})")
         for o in tiles:
             tile = self._tile(o, number)
@@ -270,7 +265,7 @@ class Steps:
         part = "by * (block_M // rows) + r" if self.plan.split else "by"
         for o in self.of("row_reduce"):
             # through shared memory, so that a thread gets whole columns
-            lines += [f"T.copy({o.name}_part, {o.name}_tile)", *[SYNC] * self.plan.syncs,
+            lines += [f"T.copy({o.name}_part, {o.name}_tile)",
                       f"T.copy({o.name}_tile, {o.name}_turned)",
                       f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
                       "for j in T.Parallel(width):",
@@ -294,12 +289,10 @@ class Steps:
         if not self.plan.in_flight:
             return []
         pending = (self.sets - 1) * len(self.of("store"))
-        return [f"T.tma_store_wait({pending})", SYNC]
+        return [f"T.tma_store_wait({pending})", "T.sync_threads(3, threads)"]
 
     def store(self, number: int) -> str:
         lines = [] if self.home else self._room()
-        if self.plan.syncs and (self.home or not self.plan.in_flight):
-            lines.append(SYNC)
         for o in self.of("store"):
             tile = self._tile(o, number)
             if o.pair:
@@ -307,8 +300,6 @@ class Steps:
                                     f"{tile}[i, place(j, 1)] = {o.name}_second[i, j]")
             else:
                 lines.append(f"T.copy({o.name}_part, {tile})")
-        if self.plan.syncs:
-            lines.append(SYNC)
         copy = "T.tma_copy" if self.plan.in_flight else "T.copy"  # the first does not wait
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
