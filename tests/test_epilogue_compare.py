@@ -10,7 +10,7 @@ import torch
 
 import labkit as lab
 from labkit.benchmark import Result, Times
-from labkit.epilogue import catalogue, compare, epilogue, ops, plain, workloads
+from labkit.epilogue import arms, catalogue, compare, epilogue, ops, plain, workloads
 from labkit.epilogue.traffic import account, products
 from labkit.errors import BadArgument, WrongAnswer
 from labkit.results import Measurement, Recording
@@ -184,6 +184,25 @@ def test_what_a_gpu_run_times_and_checks(name, monkeypatch):
     assert (set(m.baselines), set(m.references)) == (
         {compare.BASELINE}, {compare.ALONE, compare.OWN_ALONE})
     assert shown.gain == 2.0 and shown.result.measured_now
+
+
+def test_the_faster_one_of_the_compiled_kernels_is_the_baseline(monkeypatch):
+    work = workloads.make("gemm_swiglu", workloads.CPU, torch.bfloat16, "cpu")
+    made = []
+
+    def compiled(fn, **options):
+        made.append((options, lambda *given: fn(*given)))
+        return made[-1][1]
+
+    def times(candidates, milliseconds):
+        for call in candidates.values():
+            assert set(call()) == {"y"}
+        return {key: Times(1.0 if "autotune" in key else 2.0, 0.1, 10) for key in candidates}
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr("labkit.epilogue.arms.time_each", times)
+    assert arms.Arms(work)._fastest() is made[1][1]
+    assert [options.get("mode") for options, _ in made] == [None, "max-autotune-no-cudagraphs"]
 
 
 def test_without_times(compared):
