@@ -140,10 +140,10 @@ def test_outputs_that_are_the_product():
 # --- times
 
 
-def _recorded(*times, name="gemm_swiglu"):
+def _recorded(*times, name="gemm_swiglu", shape=""):
     alone, own, fused, baseline = times
-    return Measurement(name, workloads.shape(name, LLAMA), "bfloat16", fused, 0.01, None, 1e-3,
-                       schedule=dict(block_M=128, block_N=256),
+    return Measurement(name, workloads.shape(shape or name, LLAMA), "bfloat16", fused, 0.01, None,
+                       1e-3, schedule=dict(block_M=128, block_N=256),
                        baselines={compare.BASELINE: baseline}, flops=1e12,
                        references={compare.ALONE: alone, compare.OWN_ALONE: own})
 
@@ -158,6 +158,19 @@ def test_recorded_times_are_shown_without_a_gpu(monkeypatch):
     assert shown.main_loop == pytest.approx(2.8 / 2.9)
     assert "1.179" in repr(compare.table([shown])) and "1.100" in repr(compare.table([shown]))
     assert "RECORDED there" in shown.bars().text
+
+
+@pytest.mark.parametrize("gpu", ["H100", "T4"])
+def test_two_shapes_of_one_name_are_told_apart_in_any_dtype(monkeypatch, gpu):
+    down = "gemm_residual_rms, down"
+    found = Recording("Some GPU", "2026-01-02", {}, {}, [
+        _recorded(1.0, 1.0, 1.0, 1.5, name="gemm_residual_rms"),
+        _recorded(2.0, 2.0, 2.0, 2.5, name="gemm_residual_rms", shape=down)])
+    monkeypatch.setattr("labkit.epilogue.compare.recorded", lambda: found)
+    monkeypatch.setattr("labkit.benchmark.recorded", lambda: found)
+    here = lab.here("cpu", gpu)
+    assert compare.run("gemm_residual_rms", here).gain == 1.5
+    assert compare.run(down, here).gain == 1.25
 
 
 @pytest.mark.parametrize("name", ["gemm_residual_rms", "gemm_drms, in"])
