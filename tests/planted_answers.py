@@ -297,3 +297,41 @@ PLANTED["08.3"] = [
     ("nothing returned", (("            return shrink(fails, smaller)\n    return sizes",
                            "            return shrink(fails, smaller)"),), "it returns None"),
 ]
+PLANTED["10.1"] = [
+    ("no factor", (("2.0 * dy * ops.relu(z)", "dy * ops.relu(z)"),), "The factor 2"),
+    ("not gated", (("2.0 * dy * ops.relu(z)", "2.0 * dy * z"),), "gate it by relu"),
+    ("not squared", (("y=ops.relu(z) * ops.relu(z)", "y=ops.relu(z)"),), "needs its square"),
+    ("behind the activation", (("zdz=z * dz", "zdz=ops.relu(z) * ops.relu(z) * dy"),),
+     "other side"),
+    ("an output missing", ((", zdz=z * dz", ""),), "returns dz, y"),
+    ("another y", (("y=ops.relu(z) * ops.relu(z)", "y=z * z"),),
+     "y is wrong: it should be relu(z)²"),
+    ("torch in a kernel", (("2.0 * dy * ops.relu(z)", "2.0 * dy * torch.relu(z)"),), "relu()"),
+]
+PLANTED["10.2"] = [
+    ("no mean", (("(x - mean) * rstd", "x * rstd"),), "RMSNorm's"),
+    ("mean last", (("(x - mean) * rstd", "x * rstd - mean"),), "comes off before"),
+    ("no rstd", (("(x - mean) * rstd", "x - mean"),), "lacks rstd"),
+    ("swapped", (("dgamma=D * unit, dbeta=D", "dgamma=D, dbeta=D * unit"),), "changed places"),
+    ("no D", (("dgamma=D * unit", "dgamma=unit + 0.0 * D"),), "without D"),
+    ("nothing returned", (("return dict(dgamma=D * unit, dbeta=D)", "dict(dgamma=D, dbeta=D)"),),
+     "returns NoneType"),
+]
+PLANTED["10.3"] = [
+    ("ReLU squared once", (('"squared ReLU": 2, "gate', '"squared ReLU": 1, "gate'),),
+     "squared ReLU: 1 is not right. On two random rows Σ z dz over Σ y dy is 2.0000 and 2.0000"),
+    ("product once", (('"gate times up": 2, "RoPE"', '"gate times up": 1, "RoPE"'),),
+     "gate times up: 1"),
+    ("RoPE never", (('"RoPE": 1', '"RoPE": "none"'),), "RoPE: 'none' is not right"),
+    ("SiLU as ReLU", (('"SiLU": "none"', '"SiLU": 1'),), "SiLU: 1 is not right"),
+    ("a name lost", ((', "SiLU": "none"', ""),), "keep its five names"),
+]
+PLANTED["10.4"] = [
+    ("no 2", (("(2 * slower", "(slower"),), "The 2 is missing"),
+    ("units", ((" * 1e12)", " * 1e9)"),), "differ by 1,000"),
+    ("multiplied", (("/ (2 * slower * (gb_s * 1e9))", "* slower / (2 * (gb_s * 1e9))"),),
+     "fewer K, not more"),
+    ("no bytes", (("return e * (tflops", "return (tflops"),), "bytes an element are missing"),
+    ("swapped", (("(tflops * 1e12) / (2 * slower * (gb_s * 1e9))",
+                  "(gb_s * 1e9) / (2 * slower * (tflops * 1e12))"),), "changed places"),
+]

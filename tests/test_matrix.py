@@ -15,6 +15,7 @@ import pytest
 
 import labkit as lab
 from labkit import gpus, lessons
+from labkit.epilogue import OPTIONS, gemm, schedule
 from labkit.errors import LabError
 
 TENSOR_CORE = {75: "mma", 80: "mma", 86: "mma", 89: "mma", 90: "wgmma", 100: "mma", 120: "mma"}
@@ -42,6 +43,10 @@ def _persistent(sm):
 def _softmax(kernel, schedule, N, sm):
     return lab.kernel("05", kernel)(2048, N, dtype=_sixteen_bit(sm),
                                     **lab.kernel("05", schedule)(N))
+
+
+def _epilogue(name, sm):
+    return gemm(lab.kernel("10", name))(8192, 4096, 4096, dtype=_sixteen_bit(sm), **schedule(sm))
 
 
 _SOFTMAX_OPTIONS = lab.kernel("05", "FAST_MATH")
@@ -78,6 +83,9 @@ for _name, _D, _causal in (
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
         lab.kernel("06", "FAST_MATH"), True)
+for _name in ("dsilu", "dswiglu", "drms_residual"):
+    KERNELS["10_coda_backward", _name] = (
+        lambda sm, name=_name: _epilogue(name, sm), OPTIONS, True)
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]
 

@@ -1,0 +1,207 @@
+"""Exercises of lesson 10: backward epilogues, where a sum may be taken, and when fusion pays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.epilogue.ops import relu, where
+from labkit.exercises.epilogue_trial import EpilogueCheck
+from labkit.exercises.exercise import Exercise, Outcome
+from labkit.exercises.trial import FunctionCheck
+
+# --- 10.1
+
+
+def _relu2(dy: Any, z: Any) -> dict[str, Any]:
+    dz = 2.0 * dy * relu(z)
+    return dict(dz=dz, y=relu(z) * relu(z), zdz=z * dz)
+
+
+def _with(dz: Any, z: Any) -> dict[str, Any]:
+    return dict(dz=dz, y=relu(z) * relu(z), zdz=z * dz)
+
+
+RELU2 = Exercise(
+    key="10.1", title="Squared ReLU", statement="cob-ex-1", answer="drelu2",
+    stub='''
+def drelu2(dy, z):
+    ...  # return dict(dz=, y=, zdz=)
+''',
+    solution='''
+def drelu2(dy, z):
+    # the derivative of relu(z)^2 is 2 relu(z): 2 z where z is positive, and 0 elsewhere, so the
+    # gate that a derivative of ReLU needs is in it already
+    dz = 2.0 * dy * ops.relu(z)
+    # y is made again for the weight's gradient; z dz is one summand of the row's s
+    return dict(dz=dz, y=ops.relu(z) * ops.relu(z), zdz=z * dz)
+''',
+    hints=(
+        "Write y as a function of z on each side of zero, and take its derivative there.",
+        "For z > 0, y = z² and y' = 2z. For z < 0 both are 0. One call of relu says both.",
+        "dz = 2 dy relu(z), y = relu(z) relu(z); zdz is z times dz.",
+    ),
+    judge=EpilogueCheck(
+        declared=dict(tile=["z"], store=["dz", "y"], col_reduce={"zdz": "sum"}),
+        right=_relu2,
+        explained=dict(dz="dy times the derivative of relu(z)²", y="relu(z)², made again",
+                       zdz="z times dz, the summand of the row's sum"),
+        mistakes={
+            "The factor 2 of the derivative is missing.": lambda dy, z: _with(dy * relu(z), z),
+            "Where z is negative the derivative is 0: gate it by relu.":
+                lambda dy, z: _with(2.0 * dy * z, z),
+            "That is ReLU's derivative, without the square.":
+                lambda dy, z: _with(where(z > 0, dy, 0.0), z),
+            "y was taken for relu(z): the weight's gradient needs its square.":
+                lambda dy, z: _relu2(dy, z) | dict(y=relu(z)),
+            "zdz was taken on the other side of the activation, as y dy.":
+                lambda dy, z: _relu2(dy, z) | dict(zdz=relu(z) * relu(z) * dy),
+        }))
+
+# --- 10.2
+
+
+def _vectors(D: Any, x: Any, mean: Any, rstd: Any) -> dict[str, Any]:
+    return dict(dgamma=D * (x - mean) * rstd, dbeta=D)
+
+
+LAYERNORM = Exercise(
+    key="10.2", title="LayerNorm's vectors", statement="cob-ex-2", answer="dvectors",
+    stub='''
+def dvectors(D, x, mean, rstd):
+    ...  # return dict(dgamma=, dbeta=)
+''',
+    solution='''
+def dvectors(D, x, mean, rstd):
+    # n = gamma unit + beta: the derivative by gamma is unit, the one by beta is 1; the sums down
+    # the columns are what row_reduce does, so each element returns its own summand
+    unit = (x - mean) * rstd
+    return dict(dgamma=D * unit, dbeta=D)
+''',
+    hints=(
+        "n depends on γ and β of its own column only. What are the derivatives of n by each?",
+        "∂n/∂γ is the normalised x, ∂n/∂β is 1. Times D, the gradient of n.",
+        "dgamma = D * (x - mean) * rstd and dbeta = D; the declaration adds them up.",
+    ),
+    judge=EpilogueCheck(
+        declared=dict(tile=["x"], colvec=["mean", "rstd"],
+                      row_reduce={"dgamma": "sum", "dbeta": "sum"}),
+        right=_vectors,
+        explained=dict(dgamma="the sum over rows of D times the normalised x",
+                       dbeta="the sum over rows of D"),
+        mistakes={
+            "The mean was not taken off: that is RMSNorm's.":
+                lambda D, x, mean, rstd: dict(dgamma=D * x * rstd, dbeta=D),
+            "The mean comes off before the division: (x - mean) * rstd.":
+                lambda D, x, mean, rstd: dict(dgamma=D * (x * rstd - mean), dbeta=D),
+            "dgamma lacks rstd: γ multiplies the normalised x.":
+                lambda D, x, mean, rstd: dict(dgamma=D * (x - mean), dbeta=D),
+            "dgamma and dbeta have changed places.":
+                lambda D, x, mean, rstd: dict(dgamma=D, dbeta=D * (x - mean) * rstd),
+            "The normalised x was summed without D, the gradient.":
+                lambda D, x, mean, rstd: dict(dgamma=(x - mean) * rstd + 0.0 * D, dbeta=D),
+        }))
+
+# --- 10.3
+
+_FACTORS = {"ReLU": 1, "squared ReLU": 2, "gate times up": 2, "RoPE": 1, "SiLU": "none"}
+
+
+def _sums(name: str) -> list[float]:
+    """Σ z dz over Σ y dy on two random rows, by autograd in float64."""
+    import torch
+    from torch.nn import functional as F
+
+    maps = {
+        "ReLU": F.relu, "squared ReLU": lambda z: F.relu(z).square(), "SiLU": F.silu,
+        "gate times up": lambda z: z[:8] * z[8:],
+        "RoPE": lambda z: torch.cat([0.6 * z[:8] - 0.8 * z[8:], 0.8 * z[:8] + 0.6 * z[8:]])}
+    found = []
+    for seed in (1, 2):
+        generator = torch.Generator().manual_seed(seed)
+        z = torch.randn(16, generator=generator, dtype=torch.float64).requires_grad_()
+        y = maps[name](z)
+        dy = torch.rand(y.shape, generator=generator, dtype=torch.float64) + y.detach()
+        (dz,) = torch.autograd.grad(y, z, dy)
+        found.append(((z * dz).sum() / (y * dy).sum()).item())
+    return found
+
+
+def _judge_factors(answer: Any) -> Outcome:
+    if not isinstance(answer, dict) or set(answer) != set(_FACTORS):
+        return Outcome(False, ("factors is not the dictionary of the cell; keep its five names: "
+                               f"{', '.join(_FACTORS)}.",))
+    for name, wanted in _FACTORS.items():
+        given = answer[name]
+        if isinstance(given, bool) or given != wanted:
+            first, second = _sums(name)
+            return Outcome(False, (
+                f"{name}: {given!r} is not right. On two random rows Σ z dz over Σ y dy is "
+                f"{first:.4f} and {second:.4f}.",))
+    return Outcome(True, ("Right for all five, as random rows in float64 confirm.",))
+
+
+PLACE = Exercise(
+    key="10.3", title="The place of the sum", statement="cob-ex-3", answer="factors",
+    stub='''
+factors = {"ReLU": ..., "squared ReLU": ..., "gate times up": ..., "RoPE": ..., "SiLU": ...}
+''',
+    solution='''
+# dz_j = sum_i dy_i dy_i/dz_j, so the sum over z_j dz_j is that over dy_i times sum_j z_j dy_i/dz_j.
+# Scale z by t: if f(t z) = t^c f(z), the derivative by t at t = 1 says that this inner sum is c y_i
+# (Euler's theorem on homogeneous functions). So c is how often f multiplies z by itself:
+# once in ReLU and in a rotation, twice in a square and in a product of two. SiLU has no such power.
+factors = {"ReLU": 1, "squared ReLU": 2, "gate times up": 2, "RoPE": 1, "SiLU": "none"}
+''',
+    hints=(
+        "Try it: take y = z² for one number. What are dz, z dz and y dy?",
+        "What becomes of f(z) if z is doubled? Doubled, four times as large, or neither?",
+        "If doubling z doubles f(z), the factor is 1; if it makes f(z) four times as large, 2. "
+        "Where the answer depends on z, it is \"none\".",
+    ),
+    judge=_judge_factors)
+
+# --- 10.4
+
+
+def _deepest(e: float, slower: float, tflops: float, gb_s: float) -> float:
+    return e * tflops * 1e12 / (2 * slower * gb_s * 1e9)
+
+
+DEEPEST = Exercise(
+    key="10.4", title="How deep may the GEMM be?", statement="cob-ex-4", answer="deepest_K",
+    stub='''
+def deepest_K(e, slower, tflops, gb_s):
+    """The K at which a fused kernel that is `slower` than cuBLAS (0.05: by 5%) just breaks even:
+    e bytes an element saved, tensor cores at `tflops`, memory at `gb_s`."""
+    ...
+''',
+    solution='''
+def deepest_K(e, slower, tflops, gb_s):
+    """The K at which a fused kernel that is `slower` than cuBLAS (0.05: by 5%) just breaks even:
+    e bytes an element saved, tensor cores at `tflops`, memory at `gb_s`."""
+    # fusion saves e F / (2 K BW) of the GEMM's time, and loses `slower` of it; equal at this K
+    return e * (tflops * 1e12) / (2 * slower * (gb_s * 1e9))
+''',
+    hints=(
+        "What fusion saves is a share of the GEMM's time, and so is what the slower main loop "
+        "costs. At which K are they equal?",
+        "Set e F / (2 K BW) equal to `slower`, and solve for K.",
+        "K = e F / (2 slower BW), with F in operations and BW in bytes a second.",
+    ),
+    judge=FunctionCheck(
+        cases=((12, 0.05, 779.0, 4247.0), (8, 0.03, 65.0, 250.0), (12, 0.3, 990.0, 3350.0)),
+        wanted=_deepest,
+        mistakes={
+            "The 2 is missing: a GEMM has 2 M N K operations.":
+                lambda e, s, t, g: 2 * _deepest(e, s, t, g),
+            "TFLOP/s and GB/s differ by 1,000: bring both to a second.":
+                lambda e, s, t, g: _deepest(e, s, t, g) / 1e3,
+            "A main loop that is much slower should leave fewer K, not more.":
+                lambda e, s, t, g: e * t * 1e12 * s / (2 * g * 1e9),
+            "The rates have changed places: fast tensor cores make the saved bytes weigh more.":
+                lambda e, s, t, g: e * g * 1e9 / (2 * s * t * 1e12),
+            "The bytes an element are missing.":
+                lambda e, s, t, g: _deepest(1, s, t, g),
+        }))
+
+EXERCISES = (RELU2, LAYERNORM, PLACE, DEEPEST)
