@@ -10,7 +10,7 @@ import torch
 from epilogue_cases import named
 from torch.nn import functional as F
 
-from labkit.epilogue import backward_pictures, matmul, pairs
+from labkit.epilogue import backward_pictures, matmul, pairs, sum_pictures
 from labkit.errors import BadArgument
 
 M, N, K, EPS = 11, 32, 40, 1e-6
@@ -96,10 +96,16 @@ def test_dgeglu_is_no_less_accurate_than_eager():
 def test_pictures_are_well_formed_and_say_the_same_in_words():
     for draw, words in ((backward_pictures.chain, "dZ = dY f'(Z)"),
                         (backward_pictures.one_gemm_ahead, "divided by d they are s"),
-                        (backward_pictures.partials, "[6, M] partial sums")):
+                        (sum_pictures.partials, "[6, M] partial sums")):
         picture = draw()
         ElementTree.fromstring(picture.svg)
         assert picture.svg == draw().svg and words in picture.text
+
+
+def test_one_sum_in_two_orders():
+    text = sum_pictures.two_orders([2, -1], [[1, 0, 3], [4, -2, 5]], [1, 2, -1]).text
+    assert "D = dz W is -2, 2, 1; times n, -2, 4, -1, together 1" in text
+    assert "z = W n is -2, -5; times dz, -4, 5, together 1" in text
 
 
 def test_influence_counts_what_lies_across_tiles():
@@ -118,5 +124,7 @@ def test_pictures_that_do_not_fit():
     for wrong in (torch.ones(3), torch.ones(65, 65), torch.ones(5, 4), None):
         with pytest.raises(BadArgument, match="give a matrix of at most 64 x 64"):
             backward_pictures.influence({"x": wrong})
+    with pytest.raises(BadArgument, match="a column for each n"):
+        sum_pictures.two_orders([1, 2], [[1, 2, 3], [4, 5]], [1, 2, 3])
     with pytest.raises(BadArgument, match="at most 8 rows"):
-        backward_pictures.partials(rows=9)
+        sum_pictures.partials(rows=9)

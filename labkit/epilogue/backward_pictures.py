@@ -1,5 +1,5 @@
-"""Pictures of the backward pass through GEMMs with epilogues: who needs whom, what is one kernel,
-and where partial sums lie. Each returns a `labkit.pictures.Picture`.
+"""Pictures of the backward pass through GEMMs with epilogues: who needs whom, and what is one
+kernel. Each function returns a `labkit.pictures.Picture`.
 """
 
 from __future__ import annotations
@@ -237,54 +237,3 @@ def one_gemm_ahead() -> Picture:
         "dz W_in; its epilogue reads x, r, gamma, dout and s, and writes dx, n = gamma x^ and the "
         "partial sums of D x^ for dgamma. Two plain GEMMs make dW_out = dout^T y and dW_in = dz^T "
         "n.")
-
-
-def partials(rows: int = 4, columns: int = 6) -> Picture:
-    """Where a product's tiles write their partial sums: along rows, and down columns."""
-    if not (1 <= rows <= 8 and 1 <= columns <= 10):
-        raise BadArgument(f"{rows} x {columns} tiles; give at most 8 rows and 10 columns of them.")
-    w, h, left, top, thin = 46, 30, 26, 62, 13
-    canvas = _Canvas(left + columns * w + 66 + columns * (thin + 5) + 190,
-                     top + rows * h + 26 + rows * (thin + 5) + 30)
-    canvas.label(left, 24, f"a product of {rows} x {columns} tiles", 13, "start", weight="bold")
-    at_row, at_column = min(1, rows - 1), min(3, columns - 1)
-    for r in range(rows):
-        for c in range(columns):
-            both = r == at_row and c == at_column
-            fill = (BLUE if both else PINK if c == at_column else ORANGE if r == at_row
-                    else _EMPTY)
-            opacity = 0.85 if both else 0.28 if fill != _EMPTY else 1.0
-            canvas.box(left + c * w, top + r * h, w, h, fill, _LINE, opacity)
-    right = left + columns * w + 66
-    canvas.label(right, top - 22, "sums along rows", 12, "start", PINK, "bold")
-    canvas.label(right, top - 8, f"[{columns}, M]: a number a row and tile", 10, "start", _SOFT)
-    for c in range(columns):
-        own = c == at_column
-        canvas.box(right + c * (thin + 5), top, thin, rows * h, PINK if own else _EMPTY, _LINE,
-                   0.28 if own else 1.0)
-        if own:
-            canvas.box(right + c * (thin + 5), top + at_row * h, thin, h, PINK, PINK, 0.9)
-    below = top + rows * h + 26
-    end = below + rows * (thin + 5) + 14
-    canvas.label(left, end, "sums down columns", 12, "start", ORANGE, "bold")
-    canvas.label(left + 148, end, f"[{rows}, N]: a number a column and tile", 10, "start", _SOFT)
-    for r in range(rows):
-        own = r == at_row
-        canvas.box(left, below + r * (thin + 5), columns * w, thin, ORANGE if own else _EMPTY,
-                   _LINE, 0.28 if own else 1.0)
-        if own:
-            canvas.box(left + at_column * w, below + r * (thin + 5), w, thin, ORANGE, ORANGE, 0.9)
-    middle = left + (at_column + 0.5) * w
-    _arrow(canvas, [(left + (at_column + 1) * w + 2, top + (at_row + 0.5) * h),
-                    (right + at_column * (thin + 5) - 3, top + (at_row + 0.5) * h)], PINK)
-    _arrow(canvas, [(middle, top + (at_row + 1) * h + 2),
-                    (middle, below + at_row * (thin + 5) - 2)], ORANGE)
-    x = right + columns * (thin + 5) + 14
-    canvas.label(x, top + 14, "then add the strips:", 11, "start")
-    canvas.label(x, top + 32, "M sums, as for s", 11, "start", PINK, "bold")
-    canvas.label(x, below + 11, "then add the strips:", 11, "start")
-    canvas.label(x, below + 29, "N sums, as for dγ", 11, "start", ORANGE, "bold")
-    return canvas.done(
-        f"A product of {rows} x {columns} tiles. Each tile adds its elements along rows and writes "
-        f"one number a row: [{columns}, M] partial sums. Or it adds down columns and writes one "
-        f"number a column: [{rows}, N]. A small sum over the tiles ends the work.")
