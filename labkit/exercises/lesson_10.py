@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.epilogue.ops import relu, where
 from labkit.exercises.epilogue_trial import EpilogueCheck
 from labkit.exercises.exercise import Exercise, Outcome
 from labkit.exercises.trial import FunctionCheck
 
+SIZES = (dict(M=70, N=136, K=40), dict(M=1, N=8, K=96))
+
+
+def _rows(generator: Any, *shape: int) -> Any:
+    import torch
+
+    return torch.randn(shape, generator=generator)
+
+
 # --- 10.1
 
 
-def _relu2(dy: Any, z: Any) -> dict[str, Any]:
-    dz = 2.0 * dy * relu(z)
-    return dict(dz=dz, y=relu(z) * relu(z), zdz=z * dz)
-
-
-def _with(dz: Any, z: Any) -> dict[str, Any]:
-    return dict(dz=dz, y=relu(z) * relu(z), zdz=z * dz)
+def _relu2(dy: Any, z: Any, dz: Any = None, y: Any = None, zdz: Any = None) -> dict[str, Any]:
+    z = z.double()
+    dz = 2 * dy * z.relu() if dz is None else dz
+    return dict(dz=dz, y=z.relu().square() if y is None else y,
+                zdz=(z * dz if zdz is None else zdz).sum(1))
 
 
 RELU2 = Exercise(
     key="10.1", title="Squared ReLU", statement="cob-ex-1", answer="drelu2",
     stub='''
+@epilogue(tile=["z"], store=["dz", "y"], col_reduce={"zdz": "sum"})
 def drelu2(dy, z):
-    ...  # return dict(dz=, y=, zdz=)
+    return dict(dz=dy, y=z, zdz=dy)  # each of the three needs more
 ''',
     solution='''
+@epilogue(tile=["z"], store=["dz", "y"], col_reduce={"zdz": "sum"})
 def drelu2(dy, z):
     # the derivative of relu(z)^2 is 2 relu(z): 2 z where z is positive, and 0 elsewhere, so the
     # gate that a derivative of ReLU needs is in it already
@@ -37,40 +45,49 @@ def drelu2(dy, z):
 ''',
     hints=(
         "Write y as a function of z on each side of zero, and take its derivative there.",
-        "For z > 0, y = z² and y' = 2z. For z < 0 both are 0. One call of relu says both.",
+        "For z > 0, y = z² and y' = 2z. For z < 0 both are 0. One call of ops.relu says both.",
         "dz = 2 dy relu(z), y = relu(z) relu(z); zdz is z times dz.",
     ),
     judge=EpilogueCheck(
-        declared=dict(tile=["z"], store=["dz", "y"], col_reduce={"zdz": "sum"}),
-        right=_relu2,
-        explained=dict(dz="dy times the derivative of relu(z)²", y="relu(z)², made again",
-                       zdz="z times dz, the summand of the row's sum"),
+        cases=SIZES,
+        operands=lambda s, g: dict(z=_rows(g, s["M"], s["N"]).half()),
+        wanted=_relu2,
         mistakes={
-            "The factor 2 of the derivative is missing.": lambda dy, z: _with(dy * relu(z), z),
+            "The factor 2 of the derivative is missing.":
+                lambda dy, z: _relu2(dy, z, dz=dy * z.double().relu()),
             "Where z is negative the derivative is 0: gate it by relu.":
-                lambda dy, z: _with(2.0 * dy * z, z),
+                lambda dy, z: _relu2(dy, z, dz=2 * dy * z.double()),
             "That is ReLU's derivative, without the square.":
-                lambda dy, z: _with(where(z > 0, dy, 0.0), z),
+                lambda dy, z: _relu2(dy, z, dz=dy * (z > 0)),
             "y was taken for relu(z): the weight's gradient needs its square.":
-                lambda dy, z: _relu2(dy, z) | dict(y=relu(z)),
-            "zdz was taken on the other side of the activation, as y dy.":
-                lambda dy, z: _relu2(dy, z) | dict(zdz=relu(z) * relu(z) * dy),
+                lambda dy, z: _relu2(dy, z, y=z.double().relu()),
+            "zdz was taken behind the activation, as y dy.":
+                lambda dy, z: _relu2(dy, z, zdz=z.double().relu().square() * dy),
         }))
 
 # --- 10.2
 
 
-def _vectors(D: Any, x: Any, mean: Any, rstd: Any) -> dict[str, Any]:
-    return dict(dgamma=D * (x - mean) * rstd, dbeta=D)
+def _vectors(D: Any, x: Any, mean: Any, rstd: Any, unit: Any = None) -> dict[str, Any]:
+    if unit is None:
+        unit = (x.double() - mean.double()[:, None]) * rstd.double()[:, None]
+    return dict(dgamma=(D * unit).sum(0), dbeta=D.sum(0))
+
+
+def _swapped(D: Any, x: Any, mean: Any, rstd: Any) -> dict[str, Any]:
+    right = _vectors(D, x, mean, rstd)
+    return dict(dgamma=right["dbeta"], dbeta=right["dgamma"])
 
 
 LAYERNORM = Exercise(
     key="10.2", title="LayerNorm's vectors", statement="cob-ex-2", answer="dvectors",
     stub='''
-def dvectors(D, x, mean, rstd):
-    ...  # return dict(dgamma=, dbeta=)
+@epilogue(store=["D_again"])
+def dvectors(D):
+    return dict(D_again=D)  # not this: dgamma and dbeta, added up over the rows
 ''',
     solution='''
+@epilogue(tile=["x"], colvec=["mean", "rstd"], row_reduce={"dgamma": "sum", "dbeta": "sum"})
 def dvectors(D, x, mean, rstd):
     # n = gamma unit + beta: the derivative by gamma is unit, the one by beta is 1; the sums down
     # the columns are what row_reduce does, so each element returns its own summand
@@ -79,26 +96,28 @@ def dvectors(D, x, mean, rstd):
 ''',
     hints=(
         "n depends on γ and β of its own column only. What are the derivatives of n by each?",
-        "∂n/∂γ is the normalised x, ∂n/∂β is 1. Times D, the gradient of n.",
-        "dgamma = D * (x - mean) * rstd and dbeta = D; the declaration adds them up.",
+        "∂n/∂γ is the normalised x, ∂n/∂β is 1. Times D, the gradient of n, and summed over rows: "
+        "x is a tile, mean and rstd are colvecs, both outputs are of row_reduce.",
+        "dgamma = D * (x - mean) * rstd and dbeta = D; no store is needed.",
     ),
     judge=EpilogueCheck(
-        declared=dict(tile=["x"], colvec=["mean", "rstd"],
-                      row_reduce={"dgamma": "sum", "dbeta": "sum"}),
-        right=_vectors,
-        explained=dict(dgamma="the sum over rows of D times the normalised x",
-                       dbeta="the sum over rows of D"),
+        cases=SIZES,
+        operands=lambda s, g: dict(x=2 + _rows(g, s["M"], s["N"]).half(), mean=1 + _rows(g, s["M"]),
+                                   rstd=0.5 + _rows(g, s["M"]).abs()),
+        wanted=_vectors,
         mistakes={
-            "The mean was not taken off: that is RMSNorm's.":
-                lambda D, x, mean, rstd: dict(dgamma=D * x * rstd, dbeta=D),
+            "The mean was not taken off: that is RMSNorm's.": lambda D, x, mean, rstd: _vectors(
+                D, x, mean, rstd, unit=x.double() * rstd.double()[:, None]),
             "The mean comes off before the division: (x - mean) * rstd.":
-                lambda D, x, mean, rstd: dict(dgamma=D * (x * rstd - mean), dbeta=D),
+                lambda D, x, mean, rstd: _vectors(
+                    D, x, mean, rstd,
+                    unit=x.double() * rstd.double()[:, None] - mean.double()[:, None]),
             "dgamma lacks rstd: γ multiplies the normalised x.":
-                lambda D, x, mean, rstd: dict(dgamma=D * (x - mean), dbeta=D),
-            "dgamma and dbeta have changed places.":
-                lambda D, x, mean, rstd: dict(dgamma=D, dbeta=D * (x - mean) * rstd),
-            "The normalised x was summed without D, the gradient.":
-                lambda D, x, mean, rstd: dict(dgamma=(x - mean) * rstd + 0.0 * D, dbeta=D),
+                lambda D, x, mean, rstd: _vectors(D, x, mean, rstd,
+                                                  unit=x.double() - mean.double()[:, None]),
+            "dgamma and dbeta have changed places.": _swapped,
+            "dgamma lacks D: that sums the normalised x.": lambda D, x, mean, rstd: dict(
+                dgamma=_vectors(D * 0 + 1, x, mean, rstd)["dgamma"], dbeta=D.sum(0)),
         }))
 
 # --- 10.3
