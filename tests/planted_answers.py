@@ -297,6 +297,59 @@ PLANTED["08.3"] = [
     ("nothing returned", (("            return shrink(fails, smaller)\n    return sizes",
                            "            return shrink(fails, smaller)"),), "it returns None"),
 ]
+PLANTED["09.1"] = [
+    ("bias scaled by the row", (("acc * row_scale * column_scale + bias",
+                                 "(acc * column_scale + bias) * row_scale"),),
+     "The bias was scaled, too"),
+    ("scale of a column as one of a row", (('colvec=["row_scale"], rowvec={"column_scale": '
+                                            '"float32", "bias": None}',
+                                            'colvec=["row_scale", "column_scale"], '
+                                            'rowvec=["bias"]'),), "does not run"),
+    ("no bias", (('"column_scale": "float32", "bias": None', '"column_scale": "float32"'),
+                 ("column_scale, bias", "column_scale"), (" + bias", "")),
+     "declares the operands column_scale, row_scale"),
+    ("rows forgotten", (("acc * row_scale * column", "acc * column"),),
+     "The scale of the rows is missing"),
+    ("columns forgotten", (("row_scale * column_scale + bias", "row_scale + bias"),),
+     "The scale of the columns is missing"),
+    ("bias first", (("acc * row_scale * column_scale + bias",
+                     "(acc + bias) * row_scale * column_scale"),), "multiplied by both scales"),
+    ("divided", (("acc * row_scale * column_scale", "acc / row_scale / column_scale"),),
+     "It was divided by the scales"),
+    ("bias left out", ((" + bias)", " + 0.0 * bias)"),), "The bias is missing"),
+]
+PLANTED["09.2"] = [
+    ("swapped", (("gate, up = acc", "up, gate = acc"),), "Gate and up changed places"),
+    ("gate limited below", (("gate = ops.minimum(gate, limit)",
+                             "gate = ops.maximum(ops.minimum(gate, limit), -limit)"),),
+     "The gate was limited from below"),
+    ("no lower limit", (("ops.maximum(ops.minimum(up, limit), -limit)",
+                         "ops.minimum(up, limit)"),), "its lower limit is missing"),
+    ("no one", (("(up + 1.0)", "up"),), "up + 1 belongs into the product"),
+    ("no upper limit", (("ops.maximum(ops.minimum(up, limit), -limit)",
+                         "ops.maximum(up, -limit)"),), "its upper limit is missing"),
+    ("plain silu", (("1.702 * gate", "gate"),), "takes 1.702 times the gate"),
+    ("no limits", (("ops.minimum(gate, limit)", "gate + 0.0 * limit"),
+                   ("ops.maximum(ops.minimum(up, limit), -limit)", "up")), "Nothing was limited"),
+]
+PLANTED["09.3"] = [
+    ("lse of the raw ones", (("lse=logits", "lse=acc * rstd"),), "lse is that of the raw logits"),
+    ("raw pick", (("picked=logits", "picked=acc * rstd"),), "picked is the raw logit"),
+    ("not capped", (("cap * ops.tanh(acc * rstd / cap)", "acc * rstd + 0.0 * cap"),),
+     "The logits were not capped"),
+    ("exponentiated", (("lse=logits", "lse=ops.exp(logits)"),), "the reduction exponentiates"),
+    ("norm after the cap", (("cap * ops.tanh(acc * rstd / cap)",
+                             "cap * ops.tanh(acc / cap) * rstd"),), "r comes first"),
+    ("not scaled back", (("cap * ops.tanh", "ops.tanh"),), "multiplied by the cap again"),
+    ("a sum of exponentials", (('"lse": "lse"', '"lse": "sum"'),), "lse is wrong"),
+]
+PLANTED["09.4"] = [
+    ("room alone", ((" / slower", ""),), "That is the room alone"),
+    ("multiplied", ((") / slower", ") * slower"),), "divide by it"),
+    ("one forgotten", (("(1 + room)", "room"),), "The GEMM itself is missing"),
+    ("one operation", (("2 * K", "K"),), "takes 2 K operations"),
+    ("units", (("1e12", "1e9"),), "differ by a factor of 1,000"),
+]
 PLANTED["10.1"] = [
     ("no factor", (("2.0 * dy * ops.relu(z)", "dy * ops.relu(z)"),), "The factor 2"),
     ("not gated", (("2.0 * dy * ops.relu(z)", "2.0 * dy * z"),), "gate it by relu"),

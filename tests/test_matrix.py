@@ -45,10 +45,6 @@ def _softmax(kernel, schedule, N, sm):
                                     **lab.kernel("05", schedule)(N))
 
 
-def _epilogue(name, sm):
-    return gemm(lab.kernel("10", name))(8192, 4096, 4096, dtype=_sixteen_bit(sm), **schedule(sm))
-
-
 _SOFTMAX_OPTIONS = lab.kernel("05", "FAST_MATH")
 
 def _attention(sm, D, causal):
@@ -83,9 +79,16 @@ for _name, _D, _causal in (
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
         lab.kernel("06", "FAST_MATH"), True)
+# all but the first make the programs of the catalogue's, which test_epilogue_matrix compiles too
+for _name in ("scale_bias", "residual_rms", "rstd_swiglu", "rstd_rope", "rstd_cross_entropy"):
+    KERNELS["09_coda_forward", _name] = (
+        lambda sm, name=_name: gemm(lab.kernel("09", name))(
+            8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True, **schedule(sm)),
+        OPTIONS, True)
 for _name in ("dsilu", "dswiglu", "drms_residual"):
     KERNELS["10_coda_backward", _name] = (
-        lambda sm, name=_name: _epilogue(name, sm), OPTIONS, True)
+        lambda sm, name=_name: gemm(lab.kernel("10", name))(
+            8192, 4096, 4096, dtype=_sixteen_bit(sm), **schedule(sm)), OPTIONS, True)
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]
 

@@ -301,8 +301,7 @@ def table(compared: Sequence[Compared]) -> Table:
     """All ops in one table: room, gain, the main loop's share in it, and the bytes saved."""
     rows = []
     for c in compared:
-        shape = c.result.measurement.shape if c.result else c.shape
-        rows.append([c.name, " x ".join(f"{n:,}" for n in shape.values()),
+        rows.append([c.name, " x ".join(f"{n:,}" for n in c.account.shape.values()),
                      *(f"{r:.3f}" if r else "" for r in (c.room, c.gain, c.main_loop)),
                      f"{c.account.saved / 1e6:,.0f}"])
     origin = sorted({f"{c.result.gpu}, {c.result.date}" + (

@@ -14,9 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from labkit import results
 from labkit.errors import LabError
+from labkit.measured import MeasuredTable, measured_table
+from labkit.table import Table
 
-PRODUCTS, ATTENTION, OTHER = "matrix products", "attention", "copies and sums of gradients"
+PRODUCTS, ATTENTION, OTHER = "matrix products", "attention", "other copies and sums"
+MEMORY_BOUND = "neither products nor attention"
 _PREFIX = "part: "
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 _REPEATS = 5
@@ -85,3 +89,29 @@ def _part_of(event: Any, forward: dict[int, str]) -> str:
     numbers = [e.sequence_nr for e in _above(event)
                if e.name.startswith("autograd::engine") and e.sequence_nr in forward]
     return _labelled(event) or (forward[numbers[0]] if numbers else OTHER)
+
+
+def share_table(name: str, here: Any, title: str, forward: Callable[[], Any],
+                both: Callable[[], Any]) -> MeasuredTable | Table:
+    """Time by part of the forward pass, and of forward and backward pass together, measured on a
+    GPU and kept as the table `name`; without one the recorded table, or an empty one that says so.
+
+    forward, both: calls of a model whose parts are named by `part`. The last row sums up what is
+    neither a product nor attention. Raises what `lab.measured_table` and `measure` raise.
+    """
+    def rows() -> list[list[Any]]:
+        times = [measure(step) for step in (forward, both)]
+        totals = [sum(t.values()) for t in times]
+        rest = [total - t.get(PRODUCTS, 0) - t.get(ATTENTION, 0)
+                for t, total in zip(times, totals, strict=True)]
+        parts = sorted({*times[0], *times[1]}, key=lambda part: -times[1].get(part, 0))
+        lines = [(part, [t.get(part, 0.0) for t in times]) for part in parts]
+        return [[label, us[0], f"{us[0] / totals[0]:.0%}", us[1], f"{us[1] / totals[1]:.0%}"]
+                for label, us in (*lines, (MEMORY_BOUND, rest), ("all", totals))]
+
+    columns = ["part", ">forward, us", ">of it", ">forward + backward, us", ">of it all"]
+    if here.device != "gpu" and not (results.FOLDER / f"h200-table-{name}.json").exists():
+        return Table(title, columns, [], "Nothing to show: there is no GPU in this run, and "
+                     "nothing was recorded yet.")
+    return measured_table(name, here, title=title, columns=columns, measure=rows,
+                          note="Time of the kernels, from torch's profiler.")
