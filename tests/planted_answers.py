@@ -379,12 +379,3 @@ PLANTED["10.3"] = [
     ("SiLU as ReLU", (('"SiLU": "none"', '"SiLU": 1'),), "SiLU: 1 is not right"),
     ("a name lost", ((', "SiLU": "none"', ""),), "keep its five names"),
 ]
-PLANTED["10.4"] = [
-    ("no 2", (("(2 * slower", "(slower"),), "The 2 is missing"),
-    ("units", ((" * 1e12)", " * 1e9)"),), "differ by 1,000"),
-    ("multiplied", (("/ (2 * slower * (gb_s * 1e9))", "* slower / (2 * (gb_s * 1e9))"),),
-     "fewer K, not more"),
-    ("no bytes", (("return e * (tflops", "return (tflops"),), "bytes an element are missing"),
-    ("swapped", (("(tflops * 1e12) / (2 * slower * (gb_s * 1e9))",
-                  "(gb_s * 1e9) / (2 * slower * (tflops * 1e12))"),), "changed places"),
-]

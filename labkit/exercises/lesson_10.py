@@ -1,4 +1,4 @@
-"""Exercises of lesson 10: backward epilogues, where a sum may be taken, and when fusion pays."""
+"""Exercises of lesson 10: backward epilogues, and where a row's sum may be taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from labkit.exercises.epilogue_trial import EpilogueCheck
 from labkit.exercises.exercise import Exercise, Outcome
-from labkit.exercises.trial import FunctionCheck
 
 SIZES = (dict(M=70, N=136, K=40), dict(M=1, N=8, K=96))
 
@@ -179,48 +178,4 @@ factors = {"ReLU": 1, "squared ReLU": 2, "gate times up": 2, "RoPE": 1, "SiLU": 
     ),
     judge=_judge_factors)
 
-# --- 10.4
-
-
-def _deepest(e: float, slower: float, tflops: float, gb_s: float) -> float:
-    return e * tflops * 1e12 / (2 * slower * gb_s * 1e9)
-
-
-DEEPEST = Exercise(
-    key="10.4", title="How deep may the GEMM be?", statement="cob-ex-4", answer="deepest_K",
-    stub='''
-def deepest_K(e, slower, tflops, gb_s):
-    """The K at which a fused kernel that is `slower` than cuBLAS (0.05: by 5%) just breaks even:
-    e bytes an element saved, tensor cores at `tflops`, memory at `gb_s`."""
-    ...
-''',
-    solution='''
-def deepest_K(e, slower, tflops, gb_s):
-    """The K at which a fused kernel that is `slower` than cuBLAS (0.05: by 5%) just breaks even:
-    e bytes an element saved, tensor cores at `tflops`, memory at `gb_s`."""
-    # fusion saves e F / (2 K BW) of the GEMM's time, and loses `slower` of it; equal at this K
-    return e * (tflops * 1e12) / (2 * slower * (gb_s * 1e9))
-''',
-    hints=(
-        "What fusion saves is a share of the GEMM's time, and so is what the slower main loop "
-        "costs. At which K are they equal?",
-        "Set e F / (2 K BW) equal to `slower`, and solve for K.",
-        "K = e F / (2 slower BW), with F in operations and BW in bytes a second.",
-    ),
-    judge=FunctionCheck(
-        cases=((12, 0.05, 779.0, 4247.0), (8, 0.03, 65.0, 250.0), (12, 0.3, 990.0, 3350.0)),
-        wanted=_deepest,
-        mistakes={
-            "The 2 is missing: a GEMM has 2 M N K operations.":
-                lambda e, s, t, g: 2 * _deepest(e, s, t, g),
-            "TFLOP/s and GB/s differ by 1,000: bring both to a second.":
-                lambda e, s, t, g: _deepest(e, s, t, g) / 1e3,
-            "A main loop that is much slower should leave fewer K, not more.":
-                lambda e, s, t, g: e * t * 1e12 * s / (2 * g * 1e9),
-            "The rates have changed places: fast tensor cores make the saved bytes weigh more.":
-                lambda e, s, t, g: e * g * 1e9 / (2 * s * t * 1e12),
-            "The bytes an element are missing.":
-                lambda e, s, t, g: _deepest(1, s, t, g),
-        }))
-
-EXERCISES = (RELU2, LAYERNORM, PLACE, DEEPEST)
+EXERCISES = (RELU2, LAYERNORM, PLACE)
