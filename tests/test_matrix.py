@@ -85,6 +85,10 @@ for _name in ("scale_bias", "residual_rms", "rstd_swiglu", "rstd_rope", "rstd_cr
         lambda sm, name=_name: gemm(lab.kernel("09", name))(
             8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True, **schedule(sm)),
         OPTIONS, True)
+for _name in ("dsilu", "dswiglu", "drms_residual"):
+    KERNELS["10_coda_backward", _name] = (
+        lambda sm, name=_name: gemm(lab.kernel("10", name))(
+            8192, 4096, 4096, dtype=_sixteen_bit(sm), **schedule(sm)), OPTIONS, True)
 for _name in ("squared_reglu", "capped_cross_entropy", "dgelu_bias"):
     KERNELS["11_coda_block", _name] = (
         lambda sm, name=_name: gemm(lab.kernel("11", name))(
