@@ -391,7 +391,7 @@ PLANTED["11.1"] = [
     ("no residual", (("residual + scale", "scale"),), "The residual is missing"),
     ("a column vector", (('rowvec=["bias", "scale", "gamma"]',
                           'rowvec=["bias", "gamma"], colvec=["scale"]'),),
-     "scale: float32[70] is expected"),
+     "argument scale has dtype float16"),
 ]
 PLANTED["11.2"] = [
     ("wrong width", (("x.shape[1], eps", "h.shape[1], eps"),), "columns of the stream"),
@@ -404,12 +404,12 @@ PLANTED["11.2"] = [
     ("no mean", (("x.shape[1], eps", "1, eps"),), "was not divided by the width"),
     ("one result", (('return found["x"], y["y"]', 'return y["y"]'),), "return two tensors"),
     ("partial sums", (('finalize.rstd(found["sumsq"], x.shape[1], eps)', 'found["sumsq"]'),),
-     "rstd"),
+     "rstd: float32[20] is expected"),
 ]
 PLANTED["11.3"] = [
     ("half the operations", (("2 * M * N * K", "M * N * K"),), "two operations"),
     ("no one", (("1 + after", "after"),), "it starts at 1"),
     ("main loop divides", (("room * main_loop", "room / main_loop"),), "main_loop multiplies"),
-    ("exposure multiplies", (("/ exposure", "* exposure"),), "exposure divides"),
-    ("room alone", (("room * main_loop / exposure", "room"),), "That is the room alone"),
+    ("exposed divides", (("* exposed", "/ exposed"),), "exposed multiplies"),
+    ("room alone", (("room * main_loop * exposed", "room"),), "That is the room alone"),
 ]
