@@ -16,6 +16,7 @@ import pytest
 import labkit as lab
 from labkit import gpus, lessons
 from labkit.epilogue import OPTIONS, gemm, schedule
+from labkit.epilogue.run import schedule_for
 from labkit.errors import LabError
 
 TENSOR_CORE = {75: "mma", 80: "mma", 86: "mma", 89: "mma", 90: "wgmma", 100: "mma", 120: "mma"}
@@ -92,7 +93,8 @@ for _name in ("dsilu", "dswiglu", "drms_residual"):
 for _name in ("squared_reglu", "capped_cross_entropy", "dgelu_bias"):
     KERNELS["11_coda_block", _name] = (
         lambda sm, name=_name: gemm(lab.kernel("11", name))(
-            8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True, **schedule(sm)),
+            8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True,
+            **schedule_for(lab.kernel("11", name), sm)),
         OPTIONS, True)
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]
