@@ -350,6 +350,35 @@ PLANTED["09.4"] = [
     ("one operation", (("2 * K", "K"),), "takes 2 K operations"),
     ("units", (("1e12", "1e9"),), "differ by a factor of 1,000"),
 ]
+PLANTED["10.1"] = [
+    ("no factor", (("2.0 * dy * ops.relu(z)", "dy * ops.relu(z)"),), "The factor 2"),
+    ("not gated", (("2.0 * dy * ops.relu(z)", "2.0 * dy * z"),), "gate it by relu"),
+    ("not squared", (("y=ops.relu(z) * ops.relu(z)", "y=ops.relu(z)"),), "needs its square"),
+    ("behind the activation", (("zdz=z * dz", "zdz=ops.relu(z) * ops.relu(z) * dy"),),
+     "behind the activation"),
+    ("another y", (("y=ops.relu(z) * ops.relu(z)", "y=z * z"),),
+     "y is wrong"),
+]
+PLANTED["10.2"] = [
+    ("no mean", (("(x - mean) * rstd", "x * rstd"),), "RMSNorm's"),
+    ("mean last", (("(x - mean) * rstd", "x * rstd - mean"),), "comes off before"),
+    ("no rstd", (("(x - mean) * rstd", "(x - mean)"),), "lacks rstd"),
+    ("swapped", (("dgamma=D * unit, dbeta=D", "dgamma=D, dbeta=D * unit"),), "changed places"),
+    ("no D", (("dgamma=D * unit", "dgamma=unit + 0.0 * D"),), "dgamma lacks D"),
+    ("stored", (('row_reduce={"dgamma": "sum", "dbeta": "sum"}', 'store=["dgamma", "dbeta"]'),),
+     "has shape [70, 136]"),
+    ("along rows", (('row_reduce={"dgamma": "sum", "dbeta": "sum"}',
+                     'col_reduce={"dgamma": "sum", "dbeta": "sum"}'),), "has shape [70]"),
+]
+PLANTED["10.3"] = [
+    ("ReLU squared once", (('"squared ReLU": 2, "gate', '"squared ReLU": 1, "gate'),),
+     "squared ReLU: 1 is not right. On two random rows Σ z dz over Σ y dy is 2.0000 and 2.0000"),
+    ("product once", (('"gate times up": 2, "RoPE"', '"gate times up": 1, "RoPE"'),),
+     "gate times up: 1"),
+    ("RoPE never", (('"RoPE": 1', '"RoPE": "none"'),), "RoPE: 'none' is not right"),
+    ("SiLU as ReLU", (('"SiLU": "none"', '"SiLU": 1'),), "SiLU: 1 is not right"),
+    ("a name lost", ((', "SiLU": "none"', ""),), "keep its five names"),
+]
 PLANTED["11.1"] = [
     ("bias after the scale", (("scale * (acc + bias)", "scale * acc + bias"),),
      "The bias was added after the scale"),
@@ -362,7 +391,7 @@ PLANTED["11.1"] = [
     ("no residual", (("residual + scale", "scale"),), "The residual is missing"),
     ("a column vector", (('rowvec=["bias", "scale", "gamma"]',
                           'rowvec=["bias", "gamma"], colvec=["scale"]'),),
-     "scale: float32[70] is expected"),
+     "argument scale has dtype float16"),
 ]
 PLANTED["11.2"] = [
     ("wrong width", (("x.shape[1], eps", "h.shape[1], eps"),), "columns of the stream"),
@@ -375,12 +404,12 @@ PLANTED["11.2"] = [
     ("no mean", (("x.shape[1], eps", "1, eps"),), "was not divided by the width"),
     ("one result", (('return found["x"], y["y"]', 'return y["y"]'),), "return two tensors"),
     ("partial sums", (('finalize.rstd(found["sumsq"], x.shape[1], eps)', 'found["sumsq"]'),),
-     "rstd"),
+     "rstd: float32[20] is expected"),
 ]
 PLANTED["11.3"] = [
     ("half the operations", (("2 * M * N * K", "M * N * K"),), "two operations"),
     ("no one", (("1 + after", "after"),), "it starts at 1"),
     ("main loop divides", (("room * main_loop", "room / main_loop"),), "main_loop multiplies"),
-    ("exposure multiplies", (("/ exposure", "* exposure"),), "exposure divides"),
-    ("room alone", (("room * main_loop / exposure", "room"),), "That is the room alone"),
+    ("exposed divides", (("* exposed", "/ exposed"),), "exposed multiplies"),
+    ("room alone", (("room * main_loop * exposed", "room"),), "That is the room alone"),
 ]

@@ -12,8 +12,19 @@ import torch
 from epilogue_cases import SMALL, named, operands, run
 
 import labkit as lab
-from labkit.epilogue import (OPTIONS, catalogue, check, declare, epilogue, gemm, matmul, ops, pairs,
-                             plain, schedule)
+from labkit.epilogue import (
+    OPTIONS,
+    catalogue,
+    check,
+    declare,
+    epilogue,
+    gemm,
+    matmul,
+    ops,
+    pairs,
+    plain,
+    schedule,
+)
 from labkit.epilogue.schedules import shared_bytes
 from labkit.epilogue.steps import LOWEST
 from labkit.errors import BadArgument, WrongAnswer

@@ -79,17 +79,24 @@ for _name, _D, _causal in (
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
         lab.kernel("06", "FAST_MATH"), True)
-# all but the first make the programs of the catalogue's, which test_epilogue_matrix compiles too
-for _name in ("scale_bias", "residual_rms", "rstd_swiglu", "rstd_rope", "rstd_cross_entropy"):
-    KERNELS["09_coda_forward", _name] = (
-        lambda sm, name=_name: gemm(lab.kernel("09", name))(
-            8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True, **schedule(sm)),
-        OPTIONS, True)
-for _name in ("squared_reglu", "capped_cross_entropy", "dgelu_bias"):
-    KERNELS["11_coda_block", _name] = (
-        lambda sm, name=_name: gemm(lab.kernel("11", name))(
-            8192, 4096, 4096, dtype=_sixteen_bit(sm), transpose_B=True, **schedule(sm)),
-        OPTIONS, True)
+
+
+def _epilogue(lesson, name, sm, **more):
+    chosen, dtype = lab.kernel(lesson, name), _sixteen_bit(sm)
+    return gemm(chosen)(8192, 4096, 4096, dtype=dtype, **more, **schedule(sm, chosen, dtype))
+
+
+# all but the first of 09 make the programs of the catalogue's, which test_epilogue_matrix compiles
+for _lesson, _name, _transposed in (
+    *(("09_coda_forward", n, True) for n in (
+        "scale_bias", "residual_rms", "rstd_swiglu", "rstd_rope", "rstd_cross_entropy")),
+    *(("10_coda_backward", n, False) for n in ("dsilu", "dswiglu", "drms_residual")),
+    *(("11_coda_block", n, True) for n in (
+        "squared_reglu", "capped_cross_entropy", "dgelu_bias")),
+):
+    KERNELS[_lesson, _name] = (
+        lambda sm, lesson=_lesson[:2], name=_name, transposed=_transposed: _epilogue(
+            lesson, name, sm, transpose_B=transposed), OPTIONS, True)
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]
 

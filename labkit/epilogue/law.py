@@ -2,10 +2,10 @@
 
 Three ratios of times measured in one run make the gain, and the product is exact:
 
-    gain = room x main loop / exposure
+    gain = room x main loop x exposed
     room       baseline / cuBLAS alone: what the kernel behind cuBLAS costs
     main loop  cuBLAS alone / own GEMM alone: below 1 the own main loop is slower
-    exposure   own GEMM with epilogue / own GEMM alone: what the epilogue costs
+    exposed    own GEMM alone / own GEMM with epilogue: below 1 by what the epilogue costs
 
 `room_of` predicts the first from bytes alone: a kernel that moves `after` bytes behind a GEMM of
 2 M N K operations takes after / bandwidth, beside operations / rate.
@@ -31,15 +31,15 @@ def room_of(after: float, M: int, N: int, K: int, bytes_s: float, flops_s: float
 
 
 def ratios(m: Measurement) -> dict[str, float]:
-    """room, main loop, exposure and gain of one comparison (`compare.run`)."""
+    """room, main loop, exposed and gain of one comparison (`compare.run`)."""
     alone, own, baseline = m.references[ALONE], m.references[OWN_ALONE], m.baselines[BASELINE]
-    return {"room": baseline / alone, "main loop": alone / own, "exposure": m.kernel_ms / own,
+    return {"room": baseline / alone, "main loop": alone / own, "exposed": own / m.kernel_ms,
             "gain": baseline / m.kernel_ms}
 
 
 def verdict(found: dict[str, float]) -> str:
     """In words: whether the fusion wins, and what it spends most of its room on."""
-    loop, epilogue = 1 / found["main loop"] - 1, found["exposure"] - 1
+    loop, epilogue = (1 / found[factor] - 1 for factor in ("main loop", "exposed"))
     room = found["room"] - 1
     if found["gain"] >= 1:
         return f"wins: {found['gain'] - 1:.1%} of {room:.1%}"
@@ -68,9 +68,9 @@ def table(recording: Recording | None = None) -> Table | str:
     if not rows:
         return f"No comparison of an op was recorded on the {recording.gpu} yet."
     return Table(f"Every op on {recording.gpu}, {recording.date} ({RECORDED})",
-                 ["op", ">M x N x K", ">room by bytes", ">room", ">main loop", ">exposure",
+                 ["op", ">M x N x K", ">room by bytes", ">room", ">main loop", ">exposed",
                   ">gain", ">MB saved", "verdict"], rows,
-                 "gain = room x main loop / exposure. Room by bytes: the law, with the bandwidth "
+                 "gain = room x main loop x exposed. Room by bytes: the law, with the bandwidth "
                  "and the tensor rate that were measured in the same run.")
 
 
@@ -83,7 +83,7 @@ def _row(name: str, m: Measurement, recording: Recording) -> list[Any]:
                        bytes_s=recording.floors["copy_gb_s"] * 1e9,
                        flops_s=recording.floors["tensor_tflops"][m.dtype] * 1e12)
     return [name, " x ".join(f"{n:,}" for n in m.shape.values()), f"{by_bytes:.3f}",
-            *(f"{found[ratio]:.3f}" for ratio in ("room", "main loop", "exposure", "gain")),
+            *(f"{found[ratio]:.3f}" for ratio in ("room", "main loop", "exposed", "gain")),
             f"{saved / 1e6:,.0f}", verdict(found)]
 
 

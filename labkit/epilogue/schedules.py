@@ -50,8 +50,12 @@ def schedule(sm: int, chosen: Epilogue | None = None, dtype: str = "bfloat16") -
     """
     listed = max(number for number in SCHEDULES if number <= sm)
     if listed != 90 or dtype == "float32":
-        return dict(SCHEDULES[listed]) | (dict(block_K=32) if (listed, dtype) == (90, "float32")
-                                          else {})
+        knobs = dict(SCHEDULES[listed])
+        if (listed, dtype) == (90, "float32"):
+            knobs["block_K"] = 32
+        if sm < 80 and chosen and any(o.kind == "row_reduce" for o in chosen.outputs):
+            knobs["piece"] = 16  # its float32 tile must fit the 64 KiB of a block, too
+        return knobs
     for knobs in _hopper(chosen):
         if shared_bytes(chosen, knobs) <= SHARED // knobs["per_sm"] - LOST:
             return knobs

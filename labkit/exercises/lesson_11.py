@@ -180,35 +180,35 @@ def two_layers(h, W_1, x, gamma, W_2, eps):
 # --- 11.3
 
 
-def _gain(after: float, M: int, N: int, K: int, main_loop: float, exposure: float,
+def _gain(after: float, M: int, N: int, K: int, main_loop: float, exposed: float,
           bytes_s: float, flops_s: float) -> float:
     room = 1 + (after / bytes_s) / (2 * M * N * K / flops_s)
-    return room * main_loop / exposure
+    return room * main_loop * exposed
 
 
 GAIN = Exercise(
     key="11.3", title="Will it pay?", statement="block-ex-3", answer="gain",
     stub='''
-def gain(after, M, N, K, main_loop, exposure, bytes_s, flops_s):
+def gain(after, M, N, K, main_loop, exposed, bytes_s, flops_s):
     room = ...
     return ...
 ''',
     solution='''
-def gain(after, M, N, K, main_loop, exposure, bytes_s, flops_s):
+def gain(after, M, N, K, main_loop, exposed, bytes_s, flops_s):
     gemm = 2 * M * N * K / flops_s  # seconds of a product at the full rate
     room = 1 + after / bytes_s / gemm  # what the kernel behind it adds
-    return room * main_loop / exposure
+    return room * main_loop * exposed
 ''',
     hints=(
         "Two times first: that of the product, and that of the kernel that fusion saves.",
         "The product has 2 M N K operations; the kernel moves `after` bytes. The room is their sum "
         "over the product's time alone.",
-        "room = 1 + after / bytes_s / (2 * M * N * K / flops_s); the gain is room * main_loop / "
-        "exposure.",
+        "room = 1 + after / bytes_s / (2 * M * N * K / flops_s); the gain is room * main_loop * "
+        "exposed.",
     ),
     judge=FunctionCheck(
-        cases=((268.5e6, 8192, 4096, 4096, 0.97, 1.03, 4.2e12, 780e12),
-               (1409e6, 8192, 14336, 4096, 0.95, 1.10, 4.2e12, 780e12),
+        cases=((268.5e6, 8192, 4096, 4096, 0.97, 0.96, 4.2e12, 780e12),
+               (1409e6, 8192, 14336, 4096, 0.95, 0.90, 4.2e12, 780e12),
                (1e9, 512, 1024, 256, 1.0, 1.0, 3e11, 65e12)),
         wanted=_gain,
         mistakes={
@@ -216,14 +216,14 @@ def gain(after, M, N, K, main_loop, exposure, bytes_s, flops_s):
                 lambda after, M, N, K, *rest: _gain(2 * after, M, N, K, *rest),
             "The room is the sum of both times over the product's, so it starts at 1.":
                 lambda after, M, N, K, loop, exposed, b, f:
-                    (_gain(after, M, N, K, 1, 1, b, f) - 1) * loop / exposed,
+                    (_gain(after, M, N, K, 1, 1, b, f) - 1) * loop * exposed,
             "A slower main loop has to make the gain smaller: main_loop multiplies.":
                 lambda after, M, N, K, loop, exposed, b, f:
                     _gain(after, M, N, K, 1 / loop, exposed, b, f),
-            "An exposed epilogue has to make the gain smaller: exposure divides.":
+            "A dearer epilogue has to make the gain smaller: exposed multiplies.":
                 lambda after, M, N, K, loop, exposed, b, f:
                     _gain(after, M, N, K, loop, 1 / exposed, b, f),
-            "That is the room alone; the main loop and the exposure are missing.":
+            "That is the room alone; the main loop and what is exposed are missing.":
                 lambda after, M, N, K, loop, exposed, b, f: _gain(after, M, N, K, 1, 1, b, f),
         }))
 
