@@ -76,6 +76,25 @@ def test_a_kernel_that_is_wrong_is_found(monkeypatch):
     _compiled.cache_clear()
 
 
+def test_an_epilogue_that_stores_nothing():
+    @epilogue(rowvec=["bias"], col_reduce={"top": "max"})
+    def row_maximum(acc, bias):
+        return dict(top=acc + bias)
+
+    torch.manual_seed(0)
+    A, B, bias = torch.randn(40, 48), torch.randn(48, 72), torch.randn(72)
+    work = workloads.Workload(
+        "row_maximum", row_maximum, A.half(), B.half(), False, dict(bias=bias.half()),
+        after=lambda p, b: dict(top=(p.float() + b.float()).amax(1)), eager=None,
+        extras=(bias.half(),), view=lambda o: dict(top=o["top"]))
+    found = compare.measure(work, HERE)
+    assert set(found.statistics) == {"top"} and not found.verdicts
+    assert "top correct" in found.correct and found.result is None
+    work.extras = (bias.half() + 1,)
+    with pytest.raises(WrongAnswer, match="row_maximum and the baseline of row_maximum differ"):
+        compare.measure(work, HERE)
+
+
 def test_an_epilogue_that_does_not_fit():
     with pytest.raises(BadArgument, match=r"plain has the inputs .*; this comparison needs rstd"):
         compare.run("gemm_swiglu", HERE, plain)

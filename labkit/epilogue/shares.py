@@ -50,19 +50,28 @@ def measure(step: Callable[[], Any], device: str = "cuda") -> dict[str, float]:
             step()
         if gpu:
             torch.cuda.synchronize()
-    events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CPU]
-    forward = {e.sequence_nr: name for e in events if e.sequence_nr >= 0
-               for name in [_labelled(e)] if name and not _in_backward(e)}
     totals: dict[str, float] = {}
-    for event in events:
-        us = sum(k.duration for k in event.kernels) if gpu else event.self_cpu_time_total
-        if us and (gpu or event.name.startswith("aten::")):
-            name = _part_of(event, forward)
-            totals[name] = totals.get(name, 0.0) + us / _REPEATS
+    for _, name, us in attributed(profiler.events(), gpu):
+        totals[name] = totals.get(name, 0.0) + us / _REPEATS
     if not totals:
         raise LabError("torch's profiler saw no kernel; it needs the driver's permission to trace, "
                        "which another profiler may hold.")
     return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def attributed(events: Any, gpu: bool) -> list[tuple[str, str, float]]:
+    """(operator, part, microseconds) of each of the profiler's events that launched a kernel, or
+    did work on the CPU."""
+    import torch
+
+    own = [e for e in events if e.device_type == torch.autograd.DeviceType.CPU]
+    forward = {e.sequence_nr: name for e in own if e.sequence_nr >= 0
+               for name in [_labelled(e)] if name and not _in_backward(e)}
+    # the GPU's timeline repeats the names of the parts; these are no kernels
+    found = [(e, sum(k.duration for k in e.kernels if not k.name.startswith(_PREFIX)) if gpu
+              else e.self_cpu_time_total)
+             for e in own if gpu or e.name.startswith("aten::")]
+    return [(e.name, _part_of(e, forward), us) for e, us in found if us]
 
 
 def _above(event: Any) -> Any:

@@ -42,7 +42,7 @@ class Account:
 
     def table(self) -> Table:
         def mb(size: int) -> str:
-            return f"{size / 1e6:,.1f}" if size else ""
+            return "" if not size else f"{size / 1e6:,.1f}" if size >= 1e5 else f"{size / 1e6:.2f}"
 
         rows = [[what, mb(before), mb(after)] for what, before, after in self.lines]
         rows.append(["all", mb(self.unfused), mb(self.fused)])

@@ -62,7 +62,7 @@ class EpilogueCheck:
         """What is wrong at these sizes; None if nothing is."""
         import torch
 
-        from labkit.epilogue.compare import whole
+        from labkit.epilogue.accuracy import whole
 
         generator = torch.Generator().manual_seed(_seed(sizes))
         M, N, K = (sizes[axis] for axis in "MNK")
