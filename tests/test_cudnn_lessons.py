@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import labkit as lab
-from labkit import cudnn_graph, cudnn_support, lessons
+from labkit import cudnn_graph, lessons
 from labkit.cudnn_loader import Cudnn
 from labkit.errors import NotSupported
 from labkit.verify import compare
@@ -23,14 +23,6 @@ def bare():
     """A target without a libcudnn, as where only the frontend is installed."""
     lab.load_cudnn()
     return cudnn_graph.Target("H100", 90, Cudnn("1.32.0"))
-
-
-@pytest.fixture
-def compiling(libcudnn):
-    """Skips unless graphs can be compiled for GPUs that are not here."""
-    if not cudnn_support._stand_in():
-        pytest.skip("needs a libcudnn and a stand-in for the driver")
-    return libcudnn
 
 
 def random(*dims, dtype=torch.bfloat16):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labkit as lab
-from labkit import benchmark, cudnn_graph, cudnn_plans, cudnn_survey, gpus, results
+from labkit import benchmark, cudnn_graph, cudnn_plans, cudnn_survey, cudnn_target, gpus, results
 from labkit.benchmark import Times
 from labkit.cudnn_loader import Cudnn
 from labkit.cudnn_plans import Plan, Plans
@@ -208,7 +208,7 @@ def test_the_survey_that_is_shipped(monkeypatch):
 def test_beside_a_gpu_another_one_is_not_planned_for(monkeypatch):
     found = Cudnn("1.32.0", version="9.19.0", folder="/somewhere")
     assert found.found
-    for module in (cudnn_survey, cudnn_graph):
+    for module in (cudnn_survey, cudnn_target):
         monkeypatch.setattr(module, "load_cudnn", lambda: found)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert not cudnn_survey.survey(NAME, HERE, None).listed_now
