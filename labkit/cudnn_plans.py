@@ -97,7 +97,7 @@ class Plans:
         rest = [p for p in self.plans if p.kernel_ms is None]
         noted = any(p.notes for p in self.plans)
         rows = [[p.index, p.engine, p.short, _size(p.workspace), *[_notes(p)] * noted]
-                + ([f"{p.kernel_ms * 1e3:,.1f}", f"{self.flops / p.kernel_ms / 1e9:,.0f}"]
+                + ([f"{p.kernel_ms * 1e3:,.1f}", _rate(self.flops / p.kernel_ms / 1e9)]
                    if p.kernel_ms is not None else [p.failure, ""] if timed else [])
                 for p in [*timed, *rest][:most]]
         columns = [">place", ">engine", "knobs", ">workspace", *["notes"] * noted]
@@ -128,6 +128,11 @@ def _size(workspace: int | None) -> str:
     if workspace is None:
         return ""
     return f"{workspace:,} B" if workspace < 10_000 else f"{workspace / 1e6:,.1f} MB"
+
+
+def _rate(tflops: float) -> str:
+    """Two digits at least, so that the slowest plan does not read as none at all."""
+    return f"{tflops:,.0f}" if tflops >= 10 else f"{tflops:.2g}"
 
 
 def _notes(plan: Plan) -> str:
@@ -194,14 +199,7 @@ def measure(name: str, here: Any, target: Target,
     start = time.perf_counter()
     plans = list_plans(graph, target)
     built_s = time.perf_counter() - start
-    calls = {}
-    for place, plan in enumerate(plans):
-        if plan.failure:
-            continue
-        call = functools.partial(_run, graph, pack, scratch(plan.workspace), plan.index, target)
-        plans[place] = plan = _check(plan, call, output, check)
-        if not plan.failure:
-            calls[plan.index] = call
+    plans, calls = checked(plans, graph, pack, target, output=output, check=check)
     if not calls:
         raise WrongAnswer(f"None of the {len(plans)} plans of {name} gave the right result; the "
                           f"first: {plans[0].failure}")
@@ -222,6 +220,26 @@ def measure(name: str, here: Any, target: Target,
                    versions(), built_s)
     _record(result)
     return result
+
+
+def checked(plans: Sequence[Plan], graph: Any, pack: dict[Any, Any], target: Target, *,
+            output: Any, check: Callable[[], Comparison]
+            ) -> tuple[list[Plan], dict[int, Callable[[], None]]]:
+    """Runs each of `plans` (of `list_plans`) once on the GPU, with a workspace of its own, and
+    compares its output.
+
+    output: the tensor in the pack that is written, NaN before each run; check: compares it.
+    Returns the plans, each with its error or its failure, and index -> a call for the right ones.
+    """
+    found, calls = [], {}
+    for plan in plans:
+        if not plan.failure:
+            call = functools.partial(_run, graph, pack, scratch(plan.workspace), plan.index, target)
+            plan = _check(plan, call, output, check)
+            if not plan.failure:
+                calls[plan.index] = call
+        found.append(plan)
+    return found, calls
 
 
 def _run(graph: Any, pack: dict[Any, Any], workspace: Any, index: int, target: Target) -> None:

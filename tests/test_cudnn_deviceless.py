@@ -106,8 +106,8 @@ def test_the_step_that_finds_an_unknown_argument(compiling):
     graph.build_operation_graph()
     with pytest.raises(TypeError, match="causal_mask_please"):
         graph.create_execution_plans([cudnn.heur_mode.A])
-    with pytest.raises(BadArgument, match="in create_execution_plans: sdpa has no argument "
-                                          "causal_mask_please\\.$"):
+    with pytest.raises(BadArgument, match=r"in create_execution_plans: sdpa has no argument "
+                                          r"causal_mask_please\.$"):
         cudnn_graph.build(wrong(), target)
 
 

@@ -58,6 +58,12 @@ def test_recorded_plans_come_back_as_they_were(recording):
     assert text.index("TILE_SIZE 1") < text.index("TILE_SIZE 0")
 
 
+def test_a_slow_plan_has_a_rate(recording):
+    """59 GFLOP in 120.6 ms."""
+    rates = [row[-1] for row in measured().table().rows]
+    assert rates[:4] == ["682", "681", "590", "0.49"]
+
+
 def test_a_default_that_did_not_build_is_not_the_default(recording):
     damage(recording, lambda d: d["plans"][0].update(failure="did not build", kernel_ms=None))
     assert measured().default.index == 1
