@@ -91,4 +91,4 @@ lint: setup
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(DEVICELESS) runs build dist
