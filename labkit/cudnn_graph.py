@@ -108,6 +108,9 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
     """
     import cudnn
 
+    if not hasattr(graph, "validate") or not isinstance(target, Target):
+        raise BadArgument("build takes a cudnn.pygraph and what cudnn_graph.target returns, and "
+                          f"got {type(graph).__name__} and {type(target).__name__}.")
     modes = modes or [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK]
     policy = cudnn.build_plan_policy.HEURISTICS_CHOICE if policy is None else policy
     arguments = {"create_execution_plans": (list(modes),), "build_plans": (policy,)}

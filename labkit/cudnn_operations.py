@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from labkit.cudnn_picture import operation
+from labkit.cudnn_words import operation
 from labkit.errors import BadArgument, NotOnCPU
 
 

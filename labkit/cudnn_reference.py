@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.cudnn_operations import OPERATIONS, unknown
-from labkit.cudnn_picture import dtype_name, operation
+from labkit.cudnn_words import dtype_name, operation
 from labkit.errors import BadArgument, LabError, NotOnCPU, first_line
 
 _EXACT = 2**24  # integers up to here are float32 numbers

@@ -13,7 +13,7 @@ import labkit as lab
 from labkit import cudnn_graph, cudnn_support, gpus
 from labkit.cudnn_devices import device_properties, memory_clock
 from labkit.cudnn_loader import Cudnn
-from labkit.cudnn_picture import layout
+from labkit.cudnn_words import layout
 from labkit.errors import BadArgument, NotSupported
 
 HERE = lab.here("cpu", "H100")
@@ -230,6 +230,15 @@ def test_picture_of_a_branch_and_a_scalar(bare):
 def test_picture_of_nothing(bare):
     with pytest.raises(BadArgument, match="no operations yet"):
         cudnn_graph.picture(bare.graph("empty", "float16"))
+
+
+def test_what_is_no_graph(bare):
+    with pytest.raises(BadArgument, match=r"picture takes a cudnn\.pygraph, and got tuple"):
+        cudnn_graph.picture((1, 2))
+    with pytest.raises(BadArgument, match=r"build takes .* and got tuple and Target"):
+        cudnn_graph.build((1, 2), bare)  # a lesson's function returns graph and pack
+    with pytest.raises(BadArgument, match="and got pygraph and str"):
+        cudnn_graph.build(bare.graph("g", "float16"), "H100")
 
 
 def test_a_name_cannot_break_the_picture(bare):
