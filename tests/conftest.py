@@ -39,6 +39,19 @@ def libcudnn():
     return found
 
 
+@pytest.fixture
+def compiling(libcudnn):
+    """As `libcudnn`, where cuDNN can compile for GPUs that are not here as well: no GPU, and a
+    stand-in for the driver (`make test-deviceless`)."""
+    from labkit import cudnn_support
+
+    if not cudnn_support._stand_in():
+        if os.environ.get("LABKIT_REQUIRE_CUDNN"):
+            pytest.fail("no stand-in for the driver, and LABKIT_REQUIRE_CUDNN is set")
+        pytest.skip("needs a libcudnn and a stand-in for the driver")
+    return libcudnn
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

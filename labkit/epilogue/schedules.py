@@ -37,8 +37,8 @@ CPU = dict(block_M=64, block_N=64, block_K=32, num_stages=1, threads=128, piece=
 ONE = dict(block_M=128, block_N=256, block_K=64, num_stages=4, threads=256, blocks=132, per_sm=1)
 TWO = dict(block_M=128, block_N=128, block_K=64, num_stages=2, threads=128, blocks=264, per_sm=2,
            rows=64)
-# Bytes of a multiprocessor's shared memory (CUDA C++ Programming Guide, technical specifications per
-# compute capability); a block loses 1 KiB to the system, and 1 to the compiler's barriers.
+# Bytes of a multiprocessor's shared memory (CUDA C++ Programming Guide, technical specifications
+# per compute capability); a block loses 1 KiB to the system, and 1 to the compiler's barriers.
 SHARED, LOST = 228 * 1024, 2 * 1024
 
 
