@@ -6,6 +6,8 @@ old text stands exactly once in the solution.
 
 from __future__ import annotations
 
+from planted_cudnn_answers import CUDNN
+
 Planted = tuple[str, tuple[tuple[str, str], ...], str]
 
 PLANTED: dict[str, list[Planted]] = {}
@@ -297,3 +299,4 @@ PLANTED["08.3"] = [
     ("nothing returned", (("            return shrink(fails, smaller)\n    return sizes",
                            "            return shrink(fails, smaller)"),), "it returns None"),
 ]
+PLANTED |= CUDNN
