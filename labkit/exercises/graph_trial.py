@@ -181,8 +181,8 @@ class GraphCheck:
         for tensor in inputs:
             name = argument(tensor)
             if tensor.get_is_pass_by_value() and name not in self.numbers:
-                return (f"{name or tensor.get_name()} is a number that is passed by value: tensor_like "
-                        "makes one of every tensor on the CPU. Describe it with "
+                return (f"{name or tensor.get_name()} is a number that is passed by value: "
+                        "tensor_like makes one of every tensor on the CPU. Describe it with "
                         "graph.tensor(name=..., **cudnn_graph.describe(...)).")
             if name in self.numbers and not tensor.get_is_pass_by_value():
                 return (f"{name} lies on the CPU, and the graph takes it for memory of the GPU: "
