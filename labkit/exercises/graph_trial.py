@@ -34,11 +34,12 @@ class GraphCheck:
     cases: sizes; the check ends at the first failure. tensors: sizes, generator, dtype -> the
     arguments after `target` by name, what is written filled with NaN. outputs: those that the
     graph writes, and that alone. reference: sizes, tensors -> each output in float32 or float64.
-    numbers: arguments that are passed by value. rounded: outputs compared in the tensors' dtype,
-    since a plan may make them from rounded values. options: sizes -> keyword arguments. operations:
-    as many will do. mistakes: sentence -> what `reference` would be with that mistake. made: for
-    an answer that allocates its output and returns it third: sizes, reference, output -> what is
-    wrong with its memory, or "". also: what else is wrong with a graph, or "". gpu: sizes of a run on a GPU of capability `min_sm` or later.
+    operations: as many will do. numbers: arguments that are passed by value. rounded: outputs
+    compared in the tensors' dtype, since a plan may make them from rounded values. options:
+    sizes -> keyword arguments. mistakes: sentence -> what `reference` would be with that mistake.
+    made: for an answer that allocates its output and returns it third: sizes, reference, output ->
+    what is wrong with its memory, or "". also: what else is wrong with a graph, or "". gpu: sizes
+    of a run on a GPU of compute capability `min_sm` / 10 or later.
     """
 
     cases: Sequence[Sizes]
@@ -260,7 +261,13 @@ def _uid(key: Any) -> Any:
 
 
 def _pinned(tensor: Any, name: str, memory: Any) -> str:
-    """What is wrong with an output's dims and strides; "" if nothing is."""
+    """What is wrong with an output's dtype, dims and strides; "" if nothing is."""
+    from labkit.cudnn_picture import dtype_name
+
+    theirs = str(memory.dtype).removeprefix("torch.")
+    if dtype_name(tensor) != theirs:
+        return (f"{name} is {dtype_name(tensor) or 'of no dtype'} in the graph, and its memory is "
+                f"{theirs}: set_data_type it.")
     if not (tensor.dim_assigned and tensor.stride_assigned):
         missing = "set_stride" if tensor.dim_assigned else "set_dim and set_stride"
         return (f"{name} is not pinned, so libcudnn chooses its layout: call {missing} with what "
