@@ -53,8 +53,9 @@ CUDNN["12.2"] = [
     ("no padding", (("padding=[1, 1]", "padding=[0, 0]"),), "it does not run:"),
     ("a number", (('graph.tensor(name="B", **cudnn_graph.describe(b))', "graph.tensor_like(b)"),),
      "tensor_like makes one of every tensor on the CPU"),
-    ("not in the pack", ((", R: r, ", ", "),), "The pack has no tensor for 'R'"),
-    ("nothing returned", (("    return graph, {X: x, W: w, B: b, R: r, Y: y}", ""),),
+    ("output not in the pack", (("    pack[Y] = y\n", ""),), "nobody writes it"),
+    ("not in the pack", ((", R: r}", "}"),), "The pack has no tensor for 'R'"),
+    ("nothing returned", (("    return graph, pack", ""),),
      "returns nothing, where (graph, pack) belongs"),
 ]
 CUDNN["12.3"] = [

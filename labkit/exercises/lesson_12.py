@@ -98,8 +98,9 @@ def conv_bias_residual(target, x, w, b, r, y):
     W = graph.tensor(name="W", **cudnn_graph.describe(w))
     B = graph.tensor(name="B", **cudnn_graph.describe(b))
     R = graph.tensor(name="R", **cudnn_graph.describe(r))
-    ...  # Y = relu(conv(X, W) + B + R), pinned as y
-    return graph, {X: x, W: w, B: b, R: r, Y: y}
+    pack = {X: x, W: w, B: b, R: r}
+    ...  # Y = relu(conv(X, W) + B + R), pinned as y and put into the pack
+    return graph, pack
 ''',
     solution='''
 def conv_bias_residual(target, x, w, b, r, y):
@@ -108,6 +109,7 @@ def conv_bias_residual(target, x, w, b, r, y):
     W = graph.tensor(name="W", **cudnn_graph.describe(w))
     B = graph.tensor(name="B", **cudnn_graph.describe(b))
     R = graph.tensor(name="R", **cudnn_graph.describe(r))
+    pack = {X: x, W: w, B: b, R: r}
     conv = graph.conv_fprop(image=X, weight=W, padding=[1, 1], stride=[1, 1], dilation=[1, 1])
     biased = graph.bias(input=conv, bias=B)
     # the sum with R is virtual like the two before: R is read, and nothing else is added to
@@ -117,7 +119,8 @@ def conv_bias_residual(target, x, w, b, r, y):
     Y.set_name("Y").set_output(True).set_data_type(cudnn_graph.data_type(y.dtype))
     # from y itself, so that the graph fits whatever layout y has
     Y.set_dim(list(y.shape)).set_stride(list(y.stride()))
-    return graph, {X: x, W: w, B: b, R: r, Y: y}
+    pack[Y] = y
+    return graph, pack
 ''',
     hints=(
         "It is the lesson's graph with one operation more. Where does it stand: before the ReLU "
@@ -125,7 +128,8 @@ def conv_bias_residual(target, x, w, b, r, y):
         "graph.add(a=..., b=...) adds two tensors of the graph. Only Y gets set_output, and it "
         "takes its dims and strides from y.",
         "summed = graph.add(a=biased, b=R); Y = graph.relu(input=summed); then set_name, "
-        "set_output(True), set_data_type, set_dim and set_stride as in `conv_bias_relu`.",
+        "set_output(True), set_data_type, set_dim and set_stride as in `conv_bias_relu`, and "
+        "pack[Y] = y.",
     ),
     judge=GraphCheck(
         cases=(dict(N=2, C=16, H=14, W=10, K=24, y="channels last"),
@@ -188,8 +192,7 @@ def any_conv(target, x, w, b, padding, stride, dilation):
 
     Makes y itself: with the right dims, channels last, of x's dtype and on x's device.
     """
-    ...
-    return graph, pack, y
+    ...  # and at the end: return graph, pack, y
 ''',
     solution='''
 def any_conv(target, x, w, b, padding, stride, dilation):

@@ -21,9 +21,6 @@ def _power(amax: float, largest: float = E4M3, rounding: Any = math.floor) -> fl
 SCALE = Exercise(
     key="14.1", title="A scale without rounding", statement="mma-ex-1", answer="scale_for",
     stub='''
-import math
-
-
 def scale_for(amax, largest=448.0):
     """The largest power of two with amax * scale <= largest; 1.0 for an amax of 0.
 
@@ -111,8 +108,6 @@ ROWS = Exercise(
     key="14.2", title="A maximum for each row", statement="mma-ex-2", answer="matmul_row_amax",
     stub='''
 def matmul_row_amax(target, a, b, bias, alpha, y, amax):
-    import cudnn
-
     graph = target.graph("matmul_row_amax", a.dtype)
     pack = {}
     ...  # Y = tanh(alpha * (A B) + bias), and of each row of Y the largest absolute value
@@ -145,9 +140,9 @@ def matmul_row_amax(target, a, b, bias, alpha, y, amax):
         "It is `matmul_epilogue` without the 8 bits. What says that a maximum is one of a row?",
         "graph.reduction has no axes: the dims of its output say what is reduced. amax has the "
         "dims [batch, M, 1]. alpha lies on the CPU, so graph.tensor_like.",
-        "matmul, mul by alpha, add the bias, tanh; reduction(input=Y, "
-        "mode=cudnn.reduction_mode.AMAX). Then set_output(True), set_data_type, set_dim and "
-        "set_stride of both outputs, from y and amax.",
+        "matmul, mul by alpha, add the bias, tanh; graph.reduction(input=Y, "
+        "mode=cudnn.reduction_mode.AMAX), with `import cudnn` before it. Then set_output(True), "
+        "set_data_type, set_dim and set_stride of both outputs, from y and amax.",
     ),
     judge=GraphCheck(
         cases=(dict(B=3, M=24, N=40, K=32), dict(B=1, M=7, N=5, K=3), dict(B=2, M=1, N=8, K=8)),

@@ -66,14 +66,13 @@ WINDOW = Exercise(
     key="15.1", title="The last keys only", statement="sdpa-ex-1", answer="window_attention",
     stub='''
 def window_attention(target, q, k, v, o, window):
-    import cudnn
-
     graph = target.graph("window_attention", q.dtype)
     Q = graph.tensor(name="Q", **cudnn_graph.describe(q))
     K = graph.tensor(name="K", **cudnn_graph.describe(k))
     V = graph.tensor(name="V", **cudnn_graph.describe(v))
+    pack = {Q: q, K: k, V: v}
     ...  # the last query stands at the last key; each sees `window` keys, its own the last
-    return graph, {Q: q, K: k, V: v, out: o}
+    return graph, pack
 ''',
     solution='''
 def window_attention(target, q, k, v, o, window):
@@ -83,6 +82,7 @@ def window_attention(target, q, k, v, o, window):
     Q = graph.tensor(name="Q", **cudnn_graph.describe(q))
     K = graph.tensor(name="K", **cudnn_graph.describe(k))
     V = graph.tensor(name="V", **cudnn_graph.describe(v))
+    pack = {Q: q, K: k, V: v}
     out, _ = graph.sdpa(
         q=Q, k=K, v=V, attn_scale=q.shape[-1] ** -0.5, generate_stats=False,
         # the keys before the first query are in the cache: the diagonal ends at the last of both
@@ -91,7 +91,8 @@ def window_attention(target, q, k, v, o, window):
         diagonal_band_left_bound=window)  # and this many up to its own
     out.set_name("O").set_output(True).set_data_type(cudnn_graph.data_type(o.dtype))
     out.set_dim(list(o.shape)).set_stride(list(o.stride()))
-    return graph, {Q: q, K: k, V: v, out: o}
+    pack[out] = o
+    return graph, pack
 ''',
     hints=(
         "It is one node, as in `attention`, with a band instead of a triangle. Where does the "
@@ -99,8 +100,9 @@ def window_attention(target, q, k, v, o, window):
         "BOTTOM_RIGHT puts the last query at the last key. A right bound of 0 hides what comes "
         "after a query's own place, the left bound what lies too far before it.",
         "diagonal_alignment=cudnn.diagonal_alignment.BOTTOM_RIGHT, diagonal_band_right_bound=0, "
-        "diagonal_band_left_bound=window, beside attn_scale and generate_stats=False. Then pin "
-        "`out` as o.",
+        "diagonal_band_left_bound=window, beside attn_scale and generate_stats=False (and "
+        "`import cudnn`). sdpa returns a pair; its first is the output: pin it as o, and put it "
+        "into the pack.",
     ),
     judge=GraphCheck(
         cases=(dict(B=2, heads=4, kv_heads=2, Sq=40, Sk=72, D=32, window=16),
