@@ -16,8 +16,10 @@ from labkit.errors import NotSupported, first_line
 from labkit.exercises.error_map import error_map
 from labkit.exercises.exercise import Outcome
 from labkit.exercises.figures import Finding
+from labkit.exercises.graph_description import fault
 from labkit.exercises.mistakes import Wrong
 from labkit.exercises.trial import Sizes, _seed, _several, _text, failure
+from labkit.pictures import Picture
 from labkit.verify import compare
 
 Tensors = dict[str, Any]  # name of an argument -> torch tensor
@@ -83,16 +85,30 @@ class GraphCheck:
         try:
             tensors = self._tensors(sizes, torch.bfloat16)
             graph, pack = self._built(answer, _nowhere(), sizes, tensors)
-            said = self._described(graph, pack, tensors)
-            if said:
-                return Outcome(False, (said,))
-            from labkit.cudnn_graph import evaluate
+            from labkit.cudnn_graph import evaluate, picture
 
+            said = (fault(graph, pack, tensors, self.outputs, self.numbers) or self.also(graph)
+                    or self._most(len(graph.nodes)))
+            if said:
+                return Outcome(False, (said,), picture(graph))
             evaluate(graph, pack)
+            return self._compared(sizes, tensors, picture(graph))
         except _Judged as error:
             return Outcome(False, (str(error),))
         except Exception as error:  # whatever a learner's code raises is told, not raised
             return Outcome(False, (failure(error, answer),))
+
+    def _most(self, count: int) -> str:
+        if count <= self.operations:
+            return ""
+        return (f"the graph has {_several(count, 'operation')}, and {self.operations} will do: "
+                "each one more makes a plan less likely.")
+
+    def _compared(self, sizes: Sizes, tensors: Tensors, drawn: Picture) -> Outcome | None:
+        """What is wrong with the outputs, with their map or, where every tile is wrong and a map
+        says nothing, with the graph as it is drawn; None if nothing is."""
+        import torch
+
         wanted = self.reference(sizes, tensors)
         for name in self.outputs:
             out = self._as_compared(name, tensors[name], torch.bfloat16)
@@ -100,9 +116,10 @@ class GraphCheck:
             if not verdict.ok:
                 lines = (f"{name} is wrong.", self._suspected(sizes, tensors),
                          repr(verdict).splitlines()[1])
-                wrong = Wrong(out, wanted[name], verdict)
-                return Outcome(False, tuple(line for line in lines if line),
-                               error_map(wrong, f"Where {name} is wrong"))
+                partly = len(verdict.bad_tiles) < verdict.grid[0] * verdict.grid[1]
+                shown = (error_map(Wrong(out, wanted[name], verdict), f"Where {name} is wrong")
+                         if partly else drawn)
+                return Outcome(False, tuple(line for line in lines if line), shown)
         return None
 
     def _as_compared(self, name: str, out: Any, dtype: Any) -> Any:
@@ -148,54 +165,6 @@ class GraphCheck:
             tensors[name] = made[2]
         infer(graph)
         return graph, pack
-
-    def _described(self, graph: Any, pack: Any, tensors: Tensors) -> str:
-        """What is wrong with the graph's description, in a sentence; "" if nothing is."""
-        packed = {_uid(key): value for key, value in pack.items()}
-        named = {id(value): name for name, value in tensors.items()}
-
-        def argument(tensor: Any) -> str:
-            found = packed.get(tensor.get_uid(), packed.get(tensor.get_name()))
-            return named.get(id(found), "")
-
-        results = [t for node in graph.nodes for t in node.outputs.values() if t is not None]
-        inputs = [t for node in graph.nodes for t in node.inputs.values()
-                  if t is not None and t not in results]
-        for name in self.outputs:
-            if not any(argument(t) == name for t in results):
-                return (f"no tensor that the graph computes stands for {name} in the pack, so "
-                        f"nobody writes it: set_output(True) it, and put it in with {name} as its "
-                        "memory.")
-        for tensor in results:
-            name = argument(tensor)
-            label = repr(tensor.get_name())
-            if name in self.outputs and tensor.get_is_virtual():
-                return (f"{label} stands for {name} and is virtual, so it never reaches memory: "
-                        "call set_output(True) on it.")
-            if not tensor.get_is_virtual():
-                if name not in self.outputs:
-                    return (f"{label} is an output too, so all of it goes to memory: only "
-                            f"{' and '.join(self.outputs)} should, take set_output off the others.")
-                said = _pinned(tensor, name, tensors[name])
-                if said:
-                    return said
-        for tensor in inputs:
-            name = argument(tensor)
-            if tensor.get_is_pass_by_value() and name not in self.numbers:
-                return (f"{name or tensor.get_name()} is a number that is passed by value: "
-                        "tensor_like makes one of every tensor on the CPU. Describe it with "
-                        "graph.tensor(name=..., **cudnn_graph.describe(...)).")
-            if name in self.numbers and not tensor.get_is_pass_by_value():
-                return (f"{name} lies on the CPU, and the graph takes it for memory of the GPU: "
-                        "tensor_like makes it a number that is passed by value.")
-        return (_in_float32(graph) or self.also(graph)
-                or self._most(len(list(graph.nodes))))
-
-    def _most(self, count: int) -> str:
-        if count <= self.operations:
-            return ""
-        return (f"the graph has {_several(count, 'operation')}, and {self.operations} will do: "
-                "each one more makes a plan less likely.")
 
     def _suspected(self, sizes: Sizes, tensors: Tensors) -> str:
         """The sentence of the mistake that gives these very outputs; empty if none does."""
@@ -254,44 +223,3 @@ def _nowhere() -> Any:
     from labkit.cudnn_loader import load_cudnn
 
     return Target("H100", 90, load_cudnn())
-
-
-def _uid(key: Any) -> Any:
-    return key.get_uid() if hasattr(key, "get_uid") else key
-
-
-def _pinned(tensor: Any, name: str, memory: Any) -> str:
-    """What is wrong with an output's dtype, dims and strides; "" if nothing is."""
-    from labkit.cudnn_picture import dtype_name
-
-    theirs = str(memory.dtype).removeprefix("torch.")
-    if dtype_name(tensor) != theirs:
-        return (f"{name} is {dtype_name(tensor) or 'of no dtype'} in the graph, and its memory is "
-                f"{theirs}: set_data_type it.")
-    if not (tensor.dim_assigned and tensor.stride_assigned):
-        missing = "set_stride" if tensor.dim_assigned else "set_dim and set_stride"
-        return (f"{name} is not pinned, so libcudnn chooses its layout: call {missing} with what "
-                f"the tensor {name} has.")
-    dim, stride = list(tensor.get_dim()), list(tensor.get_stride())
-    if dim != list(memory.shape):
-        return f"{name} is pinned to the dims {dim}, and its memory has {list(memory.shape)}."
-    if any(a != b for a, b, size in zip(stride, memory.stride(), dim, strict=True) if size > 1):
-        return (f"{name} is pinned to the strides {stride}, and its memory has "
-                f"{list(memory.stride())}: take them from the tensor.")
-    return ""
-
-
-def _in_float32(graph: Any) -> str:
-    """What is not computed or kept in float32 between the operations; "" if nothing is."""
-    from labkit.cudnn_picture import dtype_name
-
-    for node in graph.nodes:
-        kind = getattr(node.compute_data_type, "name", "FLOAT")
-        if kind != "FLOAT":
-            return (f"{node.name!r} computes in {kind}: sums of many products need float32. "
-                    "target.graph sets that; compute_data_type is not needed.")
-        for tensor in node.outputs.values():
-            if tensor is not None and tensor.get_is_virtual() and dtype_name(tensor) != "float32":
-                return (f"{tensor.get_name()!r} is {dtype_name(tensor) or 'of no dtype'} on its "
-                        "way from one operation to the next: leave what is virtual in float32.")
-    return ""
