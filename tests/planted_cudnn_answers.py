@@ -115,7 +115,10 @@ CUDNN["13.3"] = [
     ("never stops", (("            break", "            pass"),), "is within 5 % of the floor"),
     ("no try", (("except RuntimeError", "except KeyError"),), "ends the search"),
     ("stops at a failure", (("            continue  # one", "            break  # one"),),
-     "it returns None"),
+     "it returns"),
+    ("a tensor", (("graph.get_workspace_size_plan_at_index(index))",
+                   "torch.empty(graph.get_workspace_size_plan_at_index(index), dtype=torch.uint8))"
+                   ),), "it takes its size in bytes"),
     ("no workspace", (("graph.get_workspace_size_plan_at_index(index))", "0)"),),
      "and got 0: it would write past its end"),
     ("workspace of the default", (("graph.get_workspace_size_plan_at_index(index))",

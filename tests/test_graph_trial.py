@@ -27,11 +27,11 @@ def gpu(monkeypatch):
     """Sets up what looks like a GPU of compute capability `sm`, on which `execute` runs; without
     it a graph is computed by its meaning there, too."""
     def set_up(sm=90, execute=None, build=None):
-        here, target = lab.here("cpu"), cudnn_graph.Target("a stand-in", sm, load_cudnn())
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        here = replace(lab.here("cpu"), device="gpu")
+        target = cudnn_graph.Target("a stand-in", sm, load_cudnn())
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(torch.Tensor, "cuda", torch.Tensor.clone)
-        monkeypatch.setattr(machine, "here", lambda device: here)
+        monkeypatch.setattr(machine, "here", lambda: here)
         monkeypatch.setattr(cudnn_graph, "target", lambda here: target)
         if execute:
             monkeypatch.setattr(cudnn_graph.Built, "execute", execute)

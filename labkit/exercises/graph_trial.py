@@ -183,13 +183,14 @@ class GraphCheck:
         ok is None where there is no plan for it."""
         import torch
 
-        if not torch.cuda.is_available() or not self.gpu:
+        from labkit.cudnn_graph import build, target
+        from labkit.machine import here
+
+        machine = here()  # also where LABKIT_DEVICE keeps off the GPU
+        if machine.device != "gpu" or not self.gpu:
             return None
         try:
-            from labkit.cudnn_graph import build, target
-            from labkit.machine import here
-
-            there = target(here("gpu"))
+            there = target(machine)
             if there.sm < self.min_sm:
                 return Finding(None, f"It was not run on this GPU: a plan takes compute capability "
                                f"{self.min_sm / 10} or later.")

@@ -131,6 +131,10 @@ class _Candidates:
     def time_ms(self, index: int, workspace: int) -> float:
         plan = self.plans[index]
         self.timed.append(index)
+        if not isinstance(workspace, int):
+            self.complaint = (f"time_ms got a workspace of type {type(workspace).__name__}; it "
+                              "takes its size in bytes.")
+            raise TypeError(self.complaint)
         if workspace < (plan.workspace or 0):
             self.complaint = (f"The plan at place {index} wants {plan.workspace:,} bytes of "
                               f"workspace and got {workspace:,}: it would write past its end.")
@@ -179,7 +183,8 @@ def judge_search(search: Any) -> Outcome:
             return Outcome(False, (*lines, f"{what}: a plan that does not run ends the search. "
                                    "Catch RuntimeError, and go on with the next one."))
         except Exception as error:  # whatever a learner's code raises is told, not raised
-            return Outcome(False, (*lines, f"{what}: {failure(error, search)}"))
+            said = graph.complaint or failure(error, search)
+            return Outcome(False, (*lines, f"{what}: {said}"))
         said = graph.complaint or _search_fault(found, graph, plans, floor)
         if said:
             return Outcome(False, (*lines, f"{what}: {said}"))
