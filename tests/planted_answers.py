@@ -10,7 +10,7 @@ from planted_cudnn_answers import CUDNN
 
 Planted = tuple[str, tuple[tuple[str, str], ...], str]
 
-PLANTED: dict[str, list[Planted]] = {}
+PLANTED: dict[str, list[Planted]] = dict(CUDNN)
 
 PLANTED["02.1"] = [
     ("not cleared", (("T.clear(acc)", "pass"),), "an accumulator that was not cleared"),
@@ -299,4 +299,3 @@ PLANTED["08.3"] = [
     ("nothing returned", (("            return shrink(fails, smaller)\n    return sizes",
                            "            return shrink(fails, smaller)"),), "it returns None"),
 ]
-PLANTED |= CUDNN

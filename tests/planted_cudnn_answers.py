@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lessons 12 to 16, as in planted_answers.py."""
+"""Wrong answers to the exercises of lessons 12 to 16, for planted_answers.py, which says how."""
 
 from __future__ import annotations
 
