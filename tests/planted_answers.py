@@ -6,9 +6,11 @@ old text stands exactly once in the solution.
 
 from __future__ import annotations
 
+from planted_cudnn_answers import CUDNN
+
 Planted = tuple[str, tuple[tuple[str, str], ...], str]
 
-PLANTED: dict[str, list[Planted]] = {}
+PLANTED: dict[str, list[Planted]] = dict(CUDNN)
 
 PLANTED["02.1"] = [
     ("not cleared", (("T.clear(acc)", "pass"),), "an accumulator that was not cleared"),

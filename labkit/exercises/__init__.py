@@ -54,7 +54,8 @@ def check(key: str, answer: Any = _MISSING) -> Feedback:
     """Judges `answer`, the function or value that the exercise `key` asks for, and keeps what was
     solved for `lab.progress()`.
 
-    It runs on the CPU, on every machine, so that the verdict is the same everywhere. Raises
+    It runs on the CPU, on every machine, so that the verdict is the same everywhere; a cuDNN graph
+    that is right there runs on the GPU too, where there is one and it has a plan. Raises
     BadArgument for an unknown key or a missing answer, and nothing for what the answer does.
     """
     exercise = find(key)
