@@ -1,0 +1,105 @@
+"""Which cell of which lesson measures a name.
+
+A cell measures `name` if it calls `lab.bench("name", …)` or `lab.bench_shapes("name", …)`, or a
+function of the lesson that passes its first argument on to one of them. In other calls, such as
+those of `labkit.epilogue.compare`, a name of the results files is known by its text: those cells
+are tried one after the other until one has measured it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from labkit import lessons
+
+# the names that a results file has at least (labkit.results)
+NAMES = ("vector_add", "gemm", "gemm_fp8", "gemm_bias_gelu", "softmax", "flash_attention",
+         "flash_attention_causal", "gemm_swiglu", "gemm_dswiglu", "gemm_residual_rms",
+         "gemm_rms_rope", "gemm_cross_entropy", "transformer_block", "cudnn_conv_bias_relu",
+         "cudnn_matmul_amax", "cudnn_sdpa")
+_TIMES = {"bench", "bench_shapes"}
+_ONLY_READS = {"check", "compare", "kernel", "find", "recorded", "recorded_table", "sweep", "tune",
+               "recorded_plans", "recorded_sweep", "print", "support", "against", "measured_table"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell, by its lesson's stem and its id; sure: whether its source says that it measures."""
+
+    lesson: str
+    cell: str
+    sure: bool
+
+
+def find() -> dict[str, list[Place]]:
+    """Every name that a lesson measures -> the cells that do, in the order of the lessons; where
+    some are sure, only these. Names of `NAMES` come first. Raises LabError for a lesson that cannot
+    be read."""
+    found: dict[str, list[Place]] = {}
+    for lesson in lessons.all_lessons():
+        cells = [(cell.id, tree) for cell in lesson.notebook.cells if cell.cell_type == "code"
+                 and "exercise" not in cell.metadata.get("tags", [])
+                 and (tree := _parsed(cell.source)) is not None]
+        passing = {name for _, tree in cells for name in _passing(tree)}
+        for identity, tree in cells:
+            for name, sure in _measured(tree, passing):
+                place = Place(lesson.stem, identity, sure)
+                if place not in found.setdefault(name, []):
+                    found[name].append(place)
+    for name, all_places in found.items():
+        found[name] = [place for place in all_places if place.sure] or all_places
+    order = [name for name in NAMES if name in found]
+    return {name: found[name] for name in [*order, *(n for n in found if n not in NAMES)]}
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except SyntaxError:  # a cell with a magic measures nothing
+        return None
+
+
+def _called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _passing(tree: ast.Module) -> Iterator[str]:
+    """The functions whose first argument goes on to `bench` as its first."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.args.args:
+            first = node.args.args[0].arg
+            if any(isinstance(call, ast.Call) and _called(call) in _TIMES and call.args
+                   and isinstance(call.args[0], ast.Name) and call.args[0].id == first
+                   for call in ast.walk(node)):
+                yield node.name
+
+
+def _measured(tree: ast.Module, passing: set[str]) -> Iterator[tuple[str, bool]]:
+    """(name, whether it is sure) of what a cell measures."""
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
+        first = call.args[0] if call.args else None
+        if _called(call) in _TIMES | passing:
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value.split(",")[0], True
+            continue
+        if _called(call) in _ONLY_READS:
+            continue
+        for argument in call.args:
+            if isinstance(argument, ast.Constant) and _base(argument.value) in NAMES:
+                yield _base(argument.value), False
+    for loop in ast.walk(tree):  # for name in ("gemm_swiglu", …): compare.run(name, here)
+        if isinstance(loop, (ast.For, ast.comprehension)):
+            for one in ast.walk(loop.iter):
+                if isinstance(one, ast.Constant) and _base(one.value) in NAMES:
+                    yield _base(one.value), False
+
+
+def _base(value: Any) -> str:
+    return value.split(",")[0] if isinstance(value, str) else ""
