@@ -254,7 +254,7 @@ def recorded(gpu: str = "h200") -> Recording:
     """The recording shipped for `gpu` (a results file's stem). Raises LabError if there is none."""
     name = str(gpu).lower().replace(" ", "")
     have = {path.stem: path for path in sorted(FOLDER.glob("*.json"))
-            if not any(kind in path.stem for kind in ("-sweep-", "-plans-", "-table-"))}
+            if not any(kind in path.stem for kind in ("-sweep-", "-plans-", "-table-", "-costs"))}
     if name not in have:
         raise LabError(f"No recorded measurements for {gpu}; recorded are: "
                        f"{', '.join(have) or 'none'}.")

@@ -22,6 +22,8 @@ _TAIL = 12  # lines of a worker's output that are shown where it failed
 class Worker:
     """One process of `labkit.benching.worker`. log: the file that takes what it prints."""
 
+    command = (sys.executable, "-m", "labkit.benching.worker")
+
     def __init__(self, log: Path, environment: dict[str, str] | None = None) -> None:
         self.log, self._environment = log, environment or {}
         self._process: subprocess.Popen[str] | None = None
@@ -63,10 +65,9 @@ class Worker:
         with suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin,):
+        if self._process.stdin:
             with suppress(OSError):
-                if pipe:
-                    pipe.close()
+                self._process.stdin.close()
         os.close(self._answers)
         self._process = None
 
@@ -74,7 +75,7 @@ class Worker:
         self._answers, theirs = os.pipe()
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "labkit.benching.worker", str(theirs)],
+                [*self.command, str(theirs)],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, pass_fds=[theirs],
                 env=os.environ | {"PYTHONUNBUFFERED": "1"} | self._environment,
                 start_new_session=True)  # Ctrl-C reaches the bench alone, which ends it
