@@ -152,9 +152,10 @@ class Result:
 
 
 @contextmanager
-def standing_in(call: Callable[..., Any]) -> Iterator[None]:
+def standing_in(call: Callable[..., Any] | None) -> Iterator[None]:
     """While this context lasts, `bench` times and shows nothing: it returns what `call` returns,
-    which gets all arguments of `bench` by name. `labkit bench` prepares and checks so."""
+    which gets all arguments of `bench` by name (None: `bench` does its own work again). `labkit
+    bench` prepares and checks so."""
     global _stand_in
     before, _stand_in = _stand_in, call
     try:
@@ -188,8 +189,8 @@ def bench(name: str, here: Any, *, kernel: Callable[[], Any],
                           f"{OWN!r} is the kernel's.")
     if _stand_in is not None:
         return _stand_in(name=name, here=here, kernel=kernel, baselines=baselines,
-                         references=references, shape=shape, dtype=dtype, output=output,
-                         check=check)
+                         references=references, shape=shape, dtype=dtype, moved=moved,
+                         flops=flops, output=output, check=check, schedule=schedule)
     if here.device != "gpu":
         recording = recorded()
         named = recording.find(name)

@@ -6,7 +6,8 @@ GPU's. Both have
 
 * `bench`: `device`, `quick`, `started`, `seconds` (of all runs that made the file), `complete`, and
   `cases`: a list of {key, name, parameters, lessons, status, reason, seconds}, the status one of
-  "measured", "checked", "ran" (a cell that compares by itself raised nothing) and "failed"
+  "measured", "checked", "ran" (a cell that compares by itself raised nothing), "left out" (the
+  lesson does not time it on this GPU) and "failed"
 * `costs`: a list of {name, seconds, limit, note, cores, date} (see `labkit.benching.costs`)
 """
 
@@ -24,7 +25,7 @@ from labkit.benching.cases import Case
 from labkit.errors import BadArgument, LabError
 from labkit.table import Table
 
-GOOD = ("measured", "checked", "ran")
+GOOD = ("measured", "checked", "ran", "left out")
 
 
 class Report:

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
                 found["cost"] = costs.measure(request["name"], request["device"])
             else:
-                _run(request, record, found["checks"])
+                found["status"] = _run(request, record, found["checks"])
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -74,34 +74,38 @@ def _reason(error: BaseException) -> str:
     return kind + first_line(error)[:500]
 
 
-def _run(request: dict[str, Any], record: Path, checks: list[dict[str, Any]]) -> None:
-    """Runs the cells that may measure the name until one has. Raises what a cell raises, and
-    LabError if none measures it."""
+def _run(request: dict[str, Any], record: Path, checks: list[dict[str, Any]]) -> str:
+    """Runs the cells that may measure the name until one has; returns the status. Raises what a
+    cell raises, and LabError if none measures it."""
+    skipped: list[str] = []
     for lesson, cell in request["places"]:
         reported: list[str] = []
-        _run_cell(lesson, cell, request, checks, reported)
+        _run_cell(lesson, cell, request, checks, reported, skipped)
         if record.exists():
             reported += [json.loads(line)["measurement"]["name"]
                          for line in record.read_text().splitlines()]
         if request["name"] in reported:
-            return
+            return "done"
+    if request["name"] in skipped:
+        return "left out"
     where = ", ".join(f"{cell} of {lesson}" for lesson, cell in request["places"])
     if request["mode"] == "check":  # a cell that checks by itself, and times on a GPU only
-        return
+        return "done"
     raise LabError(f"{where} measured nothing called {request['name']!r}; call lab.bench with "
                    "that name there.")
 
 
 def _run_cell(lesson: str, target: str, request: dict[str, Any], checks: list[dict[str, Any]],
-              reported: list[str]) -> None:
+              reported: list[str], skipped: list[str]) -> None:
     found = lessons.find(lesson)
     space: dict[str, Any] = {"__name__": f"labkit.bench_{found.stem}", "display": print}
     for cell in slicing.cells_for(found, target):
         stand_in = _no_times if cell.id != target else {
-            "measure": None, "check": functools.partial(_check, checks, reported),
+            "measure": functools.partial(_measure, skipped),
+            "check": functools.partial(_check, checks, reported),
             "prepare": functools.partial(_prepare, request.get("part", [0, 1]), [0], reported),
         }[request["mode"]]
-        with benchmark.standing_in(stand_in) if stand_in else nullcontext():
+        with benchmark.standing_in(stand_in):
             lessons.execute(cell.source, f"<{found.stem} {cell.id}>", space)
         if "parameters" in cell.metadata.get("tags", []):
             _set(space, request, found.stem)
@@ -128,13 +132,22 @@ def _no_times(**asked: Any) -> benchmark.Result:
     return _result(asked)
 
 
+def _measure(skipped: list[str], **asked: Any) -> benchmark.Result:
+    """`lab.bench` itself, unless the lesson asks it for the recorded figures."""
+    if asked["here"].device != "gpu":
+        skipped.append(asked["name"])
+        return _result(asked)
+    with benchmark.standing_in(None):
+        return benchmark.bench(asked.pop("name"), asked.pop("here"), **asked)
+
+
 def _prepare(part: list[int], seen: list[int], reported: list[str],
              **asked: Any) -> benchmark.Result:
     """Runs each candidate once, which compiles what is not compiled yet; of several shapes those
     of this part."""
     import torch
 
-    reported.append(asked["name"])
+    reported.append(asked["name"])  # also where there is nothing to compile here
     seen[0] += 1
     if asked["here"].device == "gpu" and (seen[0] - 1) % part[1] == part[0]:
         for call in (asked["kernel"], *asked["baselines"].values(),
