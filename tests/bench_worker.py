@@ -40,6 +40,8 @@ for line in sys.stdin:
     elif request["cost"]:
         found["cost"] = {"name": request["name"], "seconds": 0.1, "limit": 0.3, "note": "",
                          "cores": 2}
+    elif isinstance(what, dict):
+        found["lines"] = [measurement(name, 1.0) for name in what["both"]]
     else:
         found["lines"] = [measurement(request["name"], what)]
     answers.write(json.dumps(found) + "\n")

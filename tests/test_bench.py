@@ -11,6 +11,8 @@ import pytest
 
 from labkit import cli, environment, results
 from labkit.benching import compare, readme, session, workers
+from labkit.benching.cases import Case
+from labkit.benching.places import Place
 from labkit.errors import BadArgument, LabError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,6 +119,16 @@ def test_some_names_are_added_to_a_file(fake, tmp_path):
     fake()
     with pytest.raises(BadArgument, match="another torch"):
         run(tmp_path / "x.json", ["softmax"])
+
+
+def test_a_cell_that_measures_several_names_runs_once(fake, tmp_path, monkeypatch):
+    cell = (Place("09_coda_forward", "bars", sure=False),)
+    monkeypatch.setattr(session.cases, "chosen", lambda *_, **__: [
+        Case("one", cell), Case("two", cell), Case("two", cell, {"M_gpu": 4})])
+    log = fake(one={"both": ["one", "two"]}, two=1.0)
+    assert run(tmp_path / "x.json", jobs=1)[0] == 0
+    assert log() == ["prepare one", "prepare two", "measure one", "measure two"]
+    assert sorted(names_in(tmp_path / "x.json")) == ["one", "two"]
 
 
 def test_bad_input(fake, tmp_path):

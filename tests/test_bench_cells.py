@@ -85,6 +85,8 @@ def test_names_of_the_results_in_other_calls(monkeypatch, tmp_path):
     assert found(monkeypatch, tmp_path, "compare.run('gemm_swiglu, z not saved', here)",
                  "[compare.run(n, here) for n in ('gemm_dswiglu', 'other')]") == {
         "gemm_swiglu": [("c0", False)], "gemm_dswiglu": [("c1", False)]}
+    assert found(monkeypatch, tmp_path, "mine = {'gemm_drms': 1}\n[compare.run(*m) for m in mine]",
+                 "lab.compare({'gemm_swiglu': 1})") == {"gemm_drms": [("c0", False)]}
 
 
 def test_where_a_cell_is_sure_the_others_are_left_out(monkeypatch, tmp_path):

@@ -1,9 +1,9 @@
 """Which cell of which lesson measures a name.
 
 A cell measures `name` if it calls `lab.bench("name", …)` or `lab.bench_shapes("name", …)`, or a
-function of the lesson that passes its first argument on to one of them. In other calls, such as
-those of `labkit.epilogue.compare`, a name of the results files is known by its text: those cells
-are tried one after the other until one has measured it.
+function of the lesson that passes its first argument on to one of them. A name of `NAMES` that
+stands elsewhere, in a loop, in a call, or anywhere in a cell that calls `labkit.epilogue.compare`,
+is known by its text: those cells are tried one after the other until one has measured it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from labkit import lessons
 
 # the names that a results file has at least (labkit.results)
 NAMES = ("vector_add", "gemm", "gemm_fp8", "gemm_bias_gelu", "softmax", "flash_attention",
-         "flash_attention_causal", "gemm_swiglu", "gemm_dswiglu", "gemm_residual_rms",
-         "gemm_rms_rope", "gemm_cross_entropy", "transformer_block", "cudnn_conv_bias_relu",
-         "cudnn_matmul_amax", "cudnn_sdpa")
+         "flash_attention_causal", "gemm_swiglu", "gemm_dswiglu", "gemm_drms",
+         "gemm_residual_rms", "gemm_rms_rope", "gemm_cross_entropy", "transformer_block",
+         "cudnn_conv_bias_relu", "cudnn_matmul_amax", "cudnn_sdpa")
 _TIMES = {"bench", "bench_shapes"}
+_COMPARES = {"run", "measure"}  # of labkit.epilogue.compare
 _ONLY_READS = {"check", "compare", "kernel", "find", "recorded", "recorded_table", "sweep", "tune",
                "recorded_plans", "recorded_sweep", "print", "support", "against", "measured_table"}
 
@@ -94,6 +95,11 @@ def _measured(tree: ast.Module, passing: set[str]) -> Iterator[tuple[str, bool]]
         for argument in call.args:
             if isinstance(argument, ast.Constant) and _base(argument.value) in NAMES:
                 yield _base(argument.value), False
+    if any(isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+           and node.value.id == "compare" and node.attr in _COMPARES for node in ast.walk(tree)):
+        for one in ast.walk(tree):
+            if isinstance(one, ast.Constant) and _base(one.value) in NAMES:
+                yield _base(one.value), False
     for loop in ast.walk(tree):  # for name in ("gemm_swiglu", …): compare.run(name, here)
         if isinstance(loop, (ast.For, ast.comprehension)):
             for one in ast.walk(loop.iter):

@@ -38,6 +38,7 @@ class Report:
         self.checks: list[dict[str, Any]] = []
         self.costs: list[dict[str, Any]] = []
         self.cases: dict[str, dict[str, Any]] = {}
+        self.fresh: set[str] = set()  # names that this run has measured
         self.seconds = 0.0
         self.complete = False
 
@@ -56,6 +57,14 @@ class Report:
     def done(self, case: Case) -> bool:
         return self.cases.get(case.key, {}).get("status") in GOOD
 
+    def measured_already(self, case: Case) -> bool:
+        """Whether another case of this run, whose cell measures several names, has measured this
+        one: then it is not run again."""
+        if case.name not in self.fresh or case.parameters or any(p.sure for p in case.places):
+            return False
+        self._keep(case, "measured", "in the cell of another name", 0.0)
+        return True
+
     def add(self, case: Case, answer: dict[str, Any]) -> str:
         """Keeps an answer of the worker; returns the case's status."""
         status, reason = answer["status"], answer["reason"]
@@ -63,6 +72,7 @@ class Report:
             status = ("measured" if answer["lines"] or "cost" in answer
                       else "checked" if answer["checks"] else "ran")
         self.lines += answer["lines"]
+        self.fresh |= {json.loads(line)["measurement"]["name"] for line in answer["lines"]}
         for check in answer["checks"]:
             self.checks = [c for c in self.checks
                            if (c["name"], c["dtype"], c["elements"])
@@ -70,11 +80,14 @@ class Report:
         if "cost" in answer:
             self.costs = [c for c in self.costs if c["name"] != case.name]
             self.costs.append(answer["cost"] | {"date": str(datetime.date.today())})
+        self._keep(case, status, reason, answer["seconds"])
+        return status
+
+    def _keep(self, case: Case, status: str, reason: str, seconds: float) -> None:
         self.cases[case.key] = {
             "key": case.key, "name": case.name, "parameters": case.parameters,
             "lessons": sorted({place.lesson for place in case.places}), "status": status,
-            "reason": reason, "seconds": round(answer["seconds"], 1)}
-        return status
+            "reason": reason, "seconds": round(seconds, 1)}
 
     def data(self) -> dict[str, Any]:
         """The file's content."""

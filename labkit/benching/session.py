@@ -59,6 +59,9 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
         worker = Worker(Path(folder, "measure.log"), _QUIET)
         try:
             for place, case in enumerate(left, 1):
+                if report.measured_already(case):
+                    write()
+                    continue
                 limit = max(timeout, _ALL_LESSONS) if case.name == "cost_run" else timeout
                 answer = worker.ask(_request(case, device, quick), limit)
                 status = report.add(case, answer)
@@ -119,9 +122,12 @@ def _prepare(left: Sequence[Case], quick: bool, jobs: int, folder: Path, timeout
     """Compiles everything into the caches of TileLang, PyTorch and Triton. What fails here fails
     again, and is reported, where it is measured."""
     chains: list[list[dict[str, Any]]] = [[]]
+    seen = set()
     for case in left:
-        if case.cost:
+        cells = (case.places, str(case.parameters))
+        if case.cost or cells in seen:
             continue
+        seen.add(cells)
         request = _request(case, "gpu", quick, "prepare")
         parts = cases.PARTS.get(case.name, 1)
         if case.heavy:
