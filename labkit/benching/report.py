@@ -1,8 +1,8 @@
 """The file that `labkit bench` writes, whole after each case.
 
 Of a GPU it is a results file as `labkit.results` describes it. Without one it has `device`: "cpu",
-no times, and `checks`: a list of {name, dtype, elements, error, allowed}; no lesson shows it as a
-GPU's. Both have
+no times, and `checks`: a list of {name, output, dtype, elements, error, allowed}; no lesson shows
+it as a GPU's. Both have
 
 * `bench`: `device`, `quick`, `started`, `seconds` (of all runs that made the file), `complete`, and
   `cases`: a list of {key, name, parameters, lessons, status, reason, seconds}, the status one of
@@ -25,6 +25,7 @@ from labkit.benching.cases import Case
 from labkit.errors import BadArgument, LabError
 from labkit.table import Table
 
+_WHICH = ("name", "output", "dtype", "elements")  # of a check: what was compared
 GOOD = ("measured", "checked", "ran", "left out")
 
 
@@ -73,10 +74,9 @@ class Report:
                       else "checked" if answer["checks"] else "ran")
         self.lines += answer["lines"]
         self.fresh |= {json.loads(line)["measurement"]["name"] for line in answer["lines"]}
-        for check in answer["checks"]:
-            self.checks = [c for c in self.checks
-                           if (c["name"], c["dtype"], c["elements"])
-                           != (check["name"], check["dtype"], check["elements"])] + [check]
+        made = {tuple(check[key] for key in _WHICH): check
+                for check in [*self.checks, *answer["checks"]]}
+        self.checks = list(made.values())
         if "cost" in answer:
             self.costs = [c for c in self.costs if c["name"] != case.name]
             self.costs.append(answer["cost"] | {"date": str(datetime.date.today())})
@@ -129,10 +129,10 @@ class Report:
         """What was measured or checked, a line each."""
         data = self.data()
         if self.device == "cpu":
-            rows = [[c["name"], c["dtype"], f"{c['elements']:,}", f"{c['error']:.1e}",
+            rows = [[c["name"], c["output"], c["dtype"], f"{c['elements']:,}", f"{c['error']:.1e}",
                      f"{c['allowed']:.0e}"] for c in self.checks]
             return Table("Checked on the CPU; nothing was timed",
-                         ["name", "dtype", ">elements", ">error", ">allowed"], rows)
+                         ["name", "output", "dtype", ">elements", ">error", ">allowed"], rows)
         rows = []
         for m in data.get("measurements", []):
             others = m["baselines"]

@@ -4,12 +4,15 @@ description: matrix multiplication (tutorial 03: blocks in groups, masked along 
 forward only, keys in tiles, of a causal one the tiles below the diagonal without a mask).
 
 Blocks, warps and stages are chosen by Triton's autotuner among the tutorials' sizes; the softmax's
-blocks a multiprocessor too, which the tutorial computes from the occupancy. Imports triton.
+blocks a multiprocessor too, which the tutorial computes from the occupancy. `gemm`, `softmax` and
+`attention` tune once and return a call that launches the chosen one without the tuner's own time,
+about as long as a small kernel takes. Imports triton.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,17 +61,31 @@ def _gemm(a, b, c, M, N, K, a_m, a_k, b_k, b_n, c_m, c_n, BLOCK_M: tl.constexpr,
              mask=inside)
 
 
-def gemm(A: Any, B: Any, C: Any, fixed: dict[str, int] | None = None) -> Any:
-    """C = A B. A [M, K], B [K, N], C [M, N], 16 bits. fixed: the blocks, None to have them tuned.
-    Returns C."""
+def _call(kernel: Any, grid: Callable[[dict[str, Any]], tuple[int, ...]], arguments: list[Any],
+          output: Any, fixed: dict[str, int] | None, **known: Any) -> Callable[[], Any]:
+    """Tunes `kernel`, unless its blocks are `fixed`, and returns a call that runs it."""
+    if fixed is None:
+        kernel[grid](*arguments, **known)
+        fixed = kernel.best_config.all_kwargs()
+    launch = kernel.fn[grid(fixed)]
+    options = {**known, **fixed}
+
+    def call() -> Any:
+        launch(*arguments, **options)
+        return output
+
+    return call
+
+
+def gemm(A: Any, B: Any, C: Any, fixed: dict[str, int] | None = None) -> Callable[[], Any]:
+    """A call that makes C = A B and returns C. A [M, K], B [K, N], C [M, N], 16 bits. fixed: the
+    blocks, None to have them tuned."""
     (M, K), N = A.shape, B.shape[1]
 
     def grid(chosen: dict[str, Any]) -> tuple[int]:
         return (triton.cdiv(M, chosen["BLOCK_M"]) * triton.cdiv(N, chosen["BLOCK_N"]),)
 
-    launch = _gemm if fixed is None else _gemm.fn
-    launch[grid](A, B, C, M, N, K, *A.stride(), *B.stride(), *C.stride(), **(fixed or {}))
-    return C
+    return _call(_gemm, grid, [A, B, C, M, N, K, *A.stride(), *B.stride(), *C.stride()], C, fixed)
 
 
 @triton.autotune(key=["rows", "columns"], configs=[
@@ -92,17 +109,16 @@ def _multiprocessors(device: Any) -> int:
             if device.type == "cuda" else 2)
 
 
-def softmax(X: Any, Y: Any, fixed: dict[str, int] | None = None) -> Any:
-    """Y = softmax of each row of X [M, N]. fixed, result: as for `gemm`."""
+def softmax(X: Any, Y: Any, fixed: dict[str, int] | None = None) -> Callable[[], Any]:
+    """A call that makes Y the softmax of each row of X [M, N] and returns Y; fixed as for `gemm`.
+    """
     rows, columns = X.shape
 
     def grid(chosen: dict[str, Any]) -> tuple[int]:
         return (min(rows, chosen["A_MULTIPROCESSOR"] * _multiprocessors(X.device)),)
 
-    launch = _softmax if fixed is None else _softmax.fn
-    launch[grid](X, Y, X.stride(0), Y.stride(0), rows, columns,
-                 WIDTH=triton.next_power_of_2(columns), **(fixed or {}))
-    return Y
+    return _call(_softmax, grid, [X, Y, X.stride(0), Y.stride(0), rows, columns], Y, fixed,
+                 WIDTH=triton.next_power_of_2(columns))
 
 
 @triton.jit
@@ -140,7 +156,7 @@ def _fit(arguments: dict[str, Any]) -> None:
 
 @triton.autotune(key=["S", "D", "CAUSAL"], configs=[
     triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_stages=stages, num_warps=warps, pre_hook=_fit)
-    for m, n, warps in ((128, 128, 8), (128, 128, 4), (128, 64, 4), (64, 64, 4))
+    for m, n, warps in ((128, 128, 8), (128, 64, 8), (128, 64, 4), (64, 64, 4))
     for stages in (2, 3, 4)])
 @triton.jit
 def _attention(q, k, v, out, scale, S, D: tl.constexpr, CAUSAL: tl.constexpr,
@@ -163,18 +179,17 @@ def _attention(q, k, v, out, scale, S, D: tl.constexpr, CAUSAL: tl.constexpr,
 
 
 def attention(Q: Any, K: Any, V: Any, Out: Any, causal: bool = False,
-              fixed: dict[str, int] | None = None) -> Any:
-    """Out = attention of Q, K, V [batch, heads, S, D], S a multiple of 128, D 64 or 128, all
-    contiguous. fixed, result: as for `gemm`."""
+              fixed: dict[str, int] | None = None) -> Callable[[], Any]:
+    """A call that makes Out the attention of Q, K, V [batch, heads, S, D] and returns Out; S a
+    multiple of 128, D 64 or 128, all contiguous; fixed as for `gemm`."""
     batch, heads, S, D = Q.shape
     described = [TensorDescriptor(t, shape=[batch * heads * S, D], strides=[D, 1],
                                   block_shape=[1, D]) for t in (Q, K, V, Out)]
-    if fixed is not None:
-        _fit(dict(zip(("q", "k", "v", "out"), described, strict=True), D=D, **fixed))
 
     def grid(chosen: dict[str, Any]) -> tuple[int, int]:
+        _fit(dict(zip(("q", "k", "v", "out"), described, strict=True), D=D, **{
+            side: chosen[side] for side in ("BLOCK_M", "BLOCK_N")}))
         return triton.cdiv(S, chosen["BLOCK_M"]), batch * heads
 
-    launch = _attention if fixed is None else _attention.fn
-    launch[grid](*described, D**-0.5 * 1.4426950408889634, S, D=D, CAUSAL=causal, **(fixed or {}))
-    return Out
+    return _call(_attention, grid, [*described, D**-0.5 * 1.4426950408889634, S], Out, fixed, D=D,
+                 CAUSAL=causal)

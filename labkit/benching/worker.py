@@ -109,6 +109,8 @@ def _run_cell(lesson: str, target: str, request: dict[str, Any], checks: list[di
             lessons.execute(cell.source, f"<{found.stem} {cell.id}>", space)
         if "parameters" in cell.metadata.get("tags", []):
             _set(space, request, found.stem)
+    if request["mode"] == "check":
+        _own_verdicts(space, checks, reported)
 
 
 def _set(space: dict[str, Any], request: dict[str, Any], stem: str) -> None:
@@ -165,9 +167,24 @@ def _check(checks: list[dict[str, Any]], reported: list[str], **asked: Any) -> b
     verdict = asked["check"]()
     if not verdict.ok:
         raise WrongAnswer(repr(verdict))
-    checks.append({"name": asked["name"], "dtype": verdict.dtype, "elements": verdict.size,
-                   "error": verdict.error, "allowed": verdict.allowed})
+    checks.append(_line(asked["name"], "", verdict))
     return _result(asked)
+
+
+def _own_verdicts(space: dict[str, Any], checks: list[dict[str, Any]],
+                  reported: list[str]) -> None:
+    """What the cells compared without `lab.bench`, which times on a GPU only: the verdicts of
+    `labkit.epilogue.compare`'s results, alone or in a list."""
+    for value in list(space.values()):
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(verdicts := getattr(one, "verdicts", None), tuple):
+                reported.append(one.name)
+                checks += [_line(one.name, verdict.name, verdict) for verdict in verdicts]
+
+
+def _line(name: str, output: str, verdict: Any) -> dict[str, Any]:
+    return {"name": name, "output": output, "dtype": verdict.dtype, "elements": verdict.size,
+            "error": verdict.error, "allowed": verdict.allowed}
 
 
 def _clean_up(device: str) -> bool:
