@@ -115,6 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--device", choices=("cpu", "gpu", "auto"), default="auto",
                        help="where the kernels run (default: auto, the GPU if there is one)")
     bench.add_argument("--quick", action="store_true", help="small sizes, each name once")
+    bench.add_argument("--everything", action="store_true",
+                       help="on a GPU also the lessons' tables, plans and sweeps, each into a file "
+                            "beside FILE")
     bench.add_argument("--resume", action="store_true",
                        help="what FILE has of an earlier run is not measured again")
     bench.add_argument("--jobs", type=_count(0), metavar="N",
@@ -222,7 +225,8 @@ def _bench(options: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, _interrupt)  # no process is left behind
     try:
         return session.run(options.only, out=options.out, device=options.device,
-                           quick=options.quick, resume=options.resume, jobs=options.jobs,
+                           quick=options.quick, everything=options.everything,
+                           resume=options.resume, jobs=options.jobs,
                            timeout=options.timeout, tell=functools.partial(print, flush=True))
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, environment, results
-from labkit.benching import compare, readme, session, workers
+from labkit.benching import compare, places, readme, session, workers
 from labkit.benching.cases import Case
 from labkit.benching.places import Place
 from labkit.errors import BadArgument, LabError
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["vector_add", "softmax"]
+_find, _find_files = functools.cache(places.find), functools.cache(places.find_files)
 
 
 @pytest.fixture
@@ -26,6 +28,8 @@ def fake(monkeypatch, tmp_path):
     monkeypatch.setattr(workers.Worker, "command",
                         (sys.executable, str(ROOT / "tests" / "bench_worker.py")))
     monkeypatch.setattr(session, "resolve_device", lambda device: "gpu")
+    monkeypatch.setattr(places, "find", _find)  # reading all lessons takes a second
+    monkeypatch.setattr(places, "find_files", _find_files)
     monkeypatch.setattr(session, "visible_gpus", lambda: ["0"])
     versions = {"torch": "1", "gpu": "NVIDIA Test"}
     monkeypatch.setattr(environment, "versions", lambda: versions)
@@ -129,6 +133,14 @@ def test_a_cell_that_measures_several_names_runs_once(fake, tmp_path, monkeypatc
     assert run(tmp_path / "x.json", jobs=1)[0] == 0
     assert log() == ["prepare one", "prepare two", "measure one", "measure two"]
     assert sorted(names_in(tmp_path / "x.json")) == ["one", "two"]
+
+
+def test_tables_and_sweeps_go_to_files_of_their_own(fake, tmp_path):
+    log = fake(cudnn_launch=5)
+    assert run(tmp_path / "x.json", ["vector_add", "cudnn_launch"], jobs=1)[0] == 0
+    assert log() == ["prepare vector_add", "measure vector_add", "measure cudnn_launch"]
+    assert json.loads((tmp_path / "x-table-cudnn_launch.json").read_text()) == {"rows": [5]}
+    assert names_in(tmp_path / "x.json") == ["vector_add"]
 
 
 def test_bad_input(fake, tmp_path):

@@ -89,6 +89,13 @@ def test_names_of_the_results_in_other_calls(monkeypatch, tmp_path):
                  "lab.compare({'gemm_swiglu': 1})") == {"gemm_drms": [("c0", False)]}
 
 
+def test_what_lessons_keep_in_files():
+    kinds = {name: kind for name, (kind, _) in places.find_files().items()}
+    assert kinds["cudnn_launch"] == kinds["cudnn_fp8"] == "table"
+    assert kinds["gemm"] == kinds["gemm_tuned"] == "sweep"
+    assert kinds["cudnn_conv_bias_relu"] == "plans" and "gemm_raced" not in kinds
+
+
 def test_where_a_cell_is_sure_the_others_are_left_out(monkeypatch, tmp_path):
     assert found(monkeypatch, tmp_path, "survey('gemm', here)", "lab.bench('gemm', here)") == {
         "gemm": [("c1", True)]}
@@ -96,12 +103,13 @@ def test_where_a_cell_is_sure_the_others_are_left_out(monkeypatch, tmp_path):
 
 def test_the_lessons_measure_these_names():
     measured = places.find()
+    found = functools.cache(lessons.find)
     assert {"vector_add", "gemm", "gemm_persistent", "gemm_fp8", "gemm_bias_gelu", "softmax",
             "softmax_online", "flash_attention", "flash_attention_causal", "cudnn_conv_bias_relu",
             "cudnn_matmul_amax", "cudnn_sdpa", "cudnn_sdpa_causal"} <= set(measured)
     for name, chosen in measured.items():
         for place in chosen:
-            ids = [cell.id for cell in slicing.cells_for(lessons.find(place.lesson), place.cell)]
+            ids = [cell.id for cell in slicing.cells_for(found(place.lesson), place.cell)]
             assert ids[-1] == place.cell, name
             assert len(ids) < 16, f"{name} runs most of its lesson: {ids}"
 
@@ -109,9 +117,10 @@ def test_the_lessons_measure_these_names():
 def test_the_further_sizes_are_parameters_of_their_lessons():
     chosen = cases.chosen()
     assert len({case.key for case in chosen}) == len(chosen)
+    found = functools.cache(lessons.find)
     for case in chosen:
-        for place in case.places:
-            cell = next(cell for cell in lessons.find(place.lesson).notebook.cells
+        for place in case.places if case.parameters else ():
+            cell = next(cell for cell in found(place.lesson).notebook.cells
                         if "parameters" in cell.metadata.get("tags", []))
             given = slicing.names(cell.source).gives
             assert set(case.parameters) <= given, case
@@ -124,6 +133,12 @@ def test_choosing(monkeypatch):
     assert len(cases.chosen(["gemm"], quick=True)) == len(cases.chosen(["gemm"], device="cpu")) == 1
     assert "cost_autotune" not in [c.name for c in cases.chosen(device="cpu")]
     assert "cost_run" not in [c.name for c in cases.chosen()]
+    monkeypatch.setattr(places, "find_files", functools.cache(places.find_files))
+    everything = [(c.name, c.kind) for c in cases.chosen(everything=True)]
+    assert {("gemm", ""), ("gemm", "sweep"), ("cudnn_launch", "table")} <= set(everything)
+    assert [c.kind for c in cases.chosen(["cudnn_launch"])] == ["table"]
+    assert cases.chosen(["cudnn_launch"], device="cpu") == []
+    assert {c.kind for c in cases.chosen(["gemm"])} == {""}
     with pytest.raises(BadArgument, match="No lesson measures 'gem'"):
         cases.chosen(["gem"])
     with pytest.raises(BadArgument, match="needs a CUDA GPU"):

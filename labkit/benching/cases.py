@@ -36,15 +36,17 @@ ASKED = ("cost_run",)  # takes minutes: measured where it is asked for
 @dataclass(frozen=True)
 class Case:
     """One name at the sizes that a lesson's parameters give; places: the cells to run, the first
-    that measures the name is the one."""
+    that measures the name is the one. kind: of the file of its own that it is kept in, if any."""
 
     name: str
     places: tuple[places.Place, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
 
     @property
     def key(self) -> str:
-        return f"{self.name} {json.dumps(self.parameters, sort_keys=True)}"
+        what = f"{self.kind} {self.name}" if self.kind else self.name
+        return f"{what} {json.dumps(self.parameters, sort_keys=True)}"
 
     @property
     def heavy(self) -> bool:
@@ -56,24 +58,33 @@ class Case:
         return self.name in (*COSTS, *ASKED)
 
     def __str__(self) -> str:
-        changed = ", ".join(f"{key} = {value}" for key, value in self.parameters.items())
+        changed = ", ".join([*([self.kind] if self.kind else []), *(
+            f"{key} = {value}" for key, value in self.parameters.items())])
         return f"{self.name} ({changed})" if changed else self.name
 
 
-def chosen(only: Sequence[str] = (), *, quick: bool = False, device: str = "gpu") -> list[Case]:
+def chosen(only: Sequence[str] = (), *, quick: bool = False, device: str = "gpu",
+           everything: bool = False) -> list[Case]:
     """The cases of the names in `only`, of all names if there is none.
 
-    quick: each name once, with the lessons' own parameters. Sizes that differ on a GPU only are
-    left out where `device` is "cpu". Raises BadArgument for a name that no lesson measures.
+    everything: also the tables, plans and sweeps that lessons keep in files of their own; these are
+    measured on a GPU only. quick: each name once, with the lessons' own parameters. Sizes that
+    differ on a GPU only are left out where `device` is "cpu". Raises BadArgument for a name that no
+    lesson measures.
     """
-    known = places.find()
+    known, files = places.find(), places.find_files()
     names = [*known, *COSTS]
-    unknown = [name for name in only if name not in [*names, *ASKED]]
+    unknown = [name for name in only if name not in [*names, *ASKED, *files]]
     if unknown:
         raise BadArgument(f"No lesson measures {unknown[0]!r}; the names are: "
-                          f"{', '.join([*names, *ASKED])}.")
+                          f"{', '.join([*names, *ASKED, *(n for n in files if n not in names)])}.")
     cases = []
-    for name in dict.fromkeys(only or names):
+    for name in dict.fromkeys([*(only or names), *(files if everything else [])]):
+        if name in files and (everything or name not in names) and device == "gpu":
+            kind, place = files[name]
+            cases.append(Case(name, (place,), kind=kind))
+        if name not in [*names, *ASKED]:
+            continue
         if name in (*COSTS, *ASKED):
             if device == "gpu" or name != "cost_autotune":
                 cases.append(Case(name))

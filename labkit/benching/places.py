@@ -22,6 +22,8 @@ NAMES = ("vector_add", "gemm", "gemm_fp8", "gemm_bias_gelu", "softmax", "flash_a
          "cudnn_conv_bias_relu", "cudnn_matmul_amax", "cudnn_sdpa")
 _TIMES = {"bench", "bench_shapes"}
 _COMPARES = {"run", "measure"}  # of labkit.epilogue.compare
+_KEEPS = {("lab", "measured_table"): "table", ("lab", "sweep"): "sweep", ("lab", "tune"): "sweep",
+          ("cudnn_plans", "measure"): "plans"}  # what keeps its figures in a file of its own
 _ONLY_READS = {"check", "compare", "kernel", "find", "recorded", "recorded_table", "sweep", "tune",
                "recorded_plans", "recorded_sweep", "print", "support", "against", "measured_table"}
 
@@ -54,6 +56,35 @@ def find() -> dict[str, list[Place]]:
         found[name] = [place for place in all_places if place.sure] or all_places
     order = [name for name in NAMES if name in found]
     return {name: found[name] for name in [*order, *(n for n in found if n not in NAMES)]}
+
+
+def find_files() -> dict[str, tuple[str, Place]]:
+    """What the lessons record in files of their own, name -> (kind, cell): a "table" of
+    `lab.measured_table`, "plans" of `cudnn_plans.measure`, a "sweep" of `lab.sweep` or `lab.tune`.
+    What stands in a function or under an `if` is not counted."""
+    found: dict[str, tuple[str, Place]] = {}
+    for lesson in lessons.all_lessons():
+        for cell in lesson.notebook.cells:
+            tree = _parsed(cell.source) if cell.cell_type == "code" else None
+            for statement in tree.body if tree else []:
+                if isinstance(statement, (ast.Assign, ast.Expr)):
+                    for kind, name in _kept(statement):
+                        found.setdefault(name, (kind, Place(lesson.stem, cell.id, True)))
+    return found
+
+
+def _kept(statement: ast.stmt) -> Iterator[tuple[str, str]]:
+    for call in ast.walk(statement):
+        if not isinstance(call, ast.Call):
+            continue
+        function, arguments = call.func, call.args
+        if _called(call) == "partial" and arguments:
+            function, arguments = arguments[0], arguments[1:]
+        if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
+            continue
+        kind = _KEEPS.get((function.value.id, function.attr))
+        if kind and arguments and isinstance(arguments[0], ast.Constant):
+            yield kind, str(arguments[0].value)
 
 
 def _parsed(source: str) -> ast.Module | None:

@@ -17,6 +17,7 @@ import datetime
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class Report:
         """Keeps an answer of the worker; returns the case's status."""
         status, reason = answer["status"], answer["reason"]
         if status == "done":
-            status = ("measured" if answer["lines"] or "cost" in answer
+            status = ("measured" if answer["lines"] or answer["files"] or "cost" in answer
                       else "checked" if answer["checks"] else "ran")
         self.lines += answer["lines"]
         self.fresh |= {json.loads(line)["measurement"]["name"] for line in answer["lines"]}
@@ -109,21 +110,8 @@ class Report:
     def write(self) -> None:
         """Replaces the file at once or not at all. Raises BadArgument if it cannot be written, and
         LabError if a lesson could not read it."""
-        try:
-            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(json.dumps(self.data(), indent=1, allow_nan=False) + "\n")
-            if self.lines:
-                results.load(Path(temporary))
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, self.path)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        content = json.dumps(self.data(), indent=1, allow_nan=False) + "\n"
+        replace(self.path, content, results.load if self.lines else None)
 
     def table(self) -> Table:
         """What was measured or checked, a line each."""
@@ -164,5 +152,22 @@ def read(path: Path) -> dict[str, Any] | None:
                           "remove it.") from error
 
 
-def _unwritable(path: Path, error: OSError) -> BadArgument:
-    return BadArgument(f"{path} cannot be written ({error.strerror}); choose another --out.")
+def replace(path: Path, content: str, read_back: Callable[[Path], Any] | None = None) -> None:
+    """Writes `content` to `path` at once or not at all; read_back(file) must raise nothing first.
+    Raises BadArgument if it cannot be written, and what `read_back` raises."""
+    temporary = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        with os.fdopen(handle, "w") as file:
+            file.write(content)
+        if read_back:
+            read_back(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be written ({error.strerror}); choose another "
+                          "--out.") from error
+    finally:
+        if temporary:
+            temporary.unlink(missing_ok=True)

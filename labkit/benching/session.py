@@ -13,7 +13,7 @@ from typing import Any
 from labkit import environment, machine
 from labkit.benching import cases
 from labkit.benching.cases import Case
-from labkit.benching.report import Report, read
+from labkit.benching.report import Report, read, replace
 from labkit.benching.workers import Worker, ask_all
 from labkit.devices import resolve_device, visible_gpus
 from labkit.errors import BadArgument
@@ -26,18 +26,19 @@ _QUIET = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TILELANG_PRINT_ON_COMPILATION":
 
 
 def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quick: bool = False,
-        resume: bool = False, jobs: int | None = None, timeout: float = TIMEOUT,
-        tell: Callable[[str], None] = print) -> int:
+        everything: bool = False, resume: bool = False, jobs: int | None = None,
+        timeout: float = TIMEOUT, tell: Callable[[str], None] = print) -> int:
     """Measures the names in `only` (none: all) and writes `out` after each case. Without a GPU each
     kernel is checked at a small size, and nothing is timed.
 
-    quick: small sizes, each name once. resume: what `out` has of an earlier run is not measured
-    again. jobs: processes that compile ahead (None: one a core; 0: none). timeout: seconds a case.
+    quick: small sizes, each name once. everything: also the lessons' tables, plans and sweeps, each
+    into a file beside `out`. resume: what `out` has of an earlier run is not measured again. jobs:
+    processes that compile ahead (None: one a core; 0: none). timeout: seconds a case.
     With `only`, what `out` has of the same GPU and versions stays in it.
     Returns 0, or 1 if a case failed. Raises BadArgument for bad input.
     """
     device = resolve_device(device)
-    todo = cases.chosen(only, quick=quick, device=device)
+    todo = cases.chosen(only, quick=quick, device=device, everything=everything)
     path = Path(out).absolute()
     if not path.parent.is_dir():
         raise BadArgument(f"--out names a file in {path.parent}, which is not a folder; make it, "
@@ -65,6 +66,9 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
                 limit = max(timeout, _ALL_LESSONS) if case.name == "cost_run" else timeout
                 answer = worker.ask(_request(case, device, quick), limit)
                 status = report.add(case, answer)
+                for stem, content in answer["files"].items():
+                    if case.kind:
+                        replace(path.with_name(f"{path.stem}-{stem}.json"), content)
                 write()
                 tell(f"[{place}/{len(left)}] {case}: {status}, {answer['seconds']:.0f} s"
                      + (f"\n    {answer['reason']}" if status == "failed" else ""))
@@ -114,6 +118,7 @@ def _begin(path: Path, device: str, quick: bool, part: bool, resume: bool) -> Re
 def _request(case: Case, device: str, quick: bool, mode: str = "") -> dict[str, Any]:
     return {"name": case.name, "places": [[p.lesson, p.cell] for p in case.places],
             "parameters": case.parameters, "device": device, "quick": quick, "cost": case.cost,
+            "kind": case.kind,
             "mode": mode or ("measure" if device == "gpu" else "check")}
 
 
@@ -125,7 +130,7 @@ def _prepare(left: Sequence[Case], quick: bool, jobs: int, folder: Path, timeout
     seen = set()
     for case in left:
         cells = (case.places, str(case.parameters))
-        if case.cost or cells in seen:
+        if case.cost or case.kind or cells in seen:
             continue
         seen.add(cells)
         request = _request(case, "gpu", quick, "prepare")

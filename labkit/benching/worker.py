@@ -9,8 +9,11 @@ file descriptor FD; what the lessons print goes to standard output. A request is
 
 with the mode "measure" (timed by `lab.bench`), "prepare" (everything is compiled and run once,
 nothing is timed; of several shapes every n-th) or "check" (a kernel's output is compared, nothing
-is timed: without a GPU). The answer holds `status` ("done" or "failed"), `reason`, `seconds`,
-`lines` (what `labkit.results.append` wrote), `checks`, and `broken`, if the GPU's context is lost.
+is timed: without a GPU). With a `kind` it is for a file of its own, of that kind; with a true
+`cost`, for one of `labkit.benching.costs`. The answer holds `status` ("done", "left out" where the
+lesson does not time this name on this GPU, or "failed"), `reason`, `seconds`, `lines` (what
+`labkit.results.append` wrote), `files` (kind-name -> content), `checks`, and `broken`: whether the
+GPU's context is lost.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             found.update(status="failed", reason=_reason(error))
         if record.exists():
             found["lines"] = record.read_text().splitlines()
+        found["files"] = {path.stem: path.read_text() for path in Path(folder).glob("*.json")}
     found["broken"] = _clean_up(request["device"])
     found["seconds"] = time.perf_counter() - start
     sys.stdout.flush()
@@ -84,6 +88,9 @@ def _run(request: dict[str, Any], record: Path, checks: list[dict[str, Any]]) ->
         if record.exists():
             reported += [json.loads(line)["measurement"]["name"]
                          for line in record.read_text().splitlines()]
+        if kind := request.get("kind"):
+            reported = [request["name"]] * (
+                record.with_name(f"{kind}-{request['name']}.json").exists())
         if request["name"] in reported:
             return "done"
     if request["name"] in skipped:

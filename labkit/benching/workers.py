@@ -55,7 +55,7 @@ class Worker:
                 self.close()
             return found
         self.close()
-        return {"status": "failed", "reason": reason, "lines": [], "checks": [],
+        return {"status": "failed", "reason": reason, "lines": [], "checks": [], "files": {},
                 "seconds": time.monotonic() - start, "tail": self._tail(before)}
 
     def close(self) -> None:
