@@ -122,8 +122,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="what FILE has of an earlier run is not measured again")
     bench.add_argument("--jobs", type=_count(0), metavar="N",
                        help="processes that compile ahead (default: one a core; 0: none)")
-    bench.add_argument("--timeout", type=_seconds, default=240.0, metavar="SECONDS",
-                       help="limit for one name at one size (default: 240)")
+    bench.add_argument("--timeout", type=_seconds, default=300.0, metavar="SECONDS",
+                       help="limit for one name at one size (default: 300)")
     bench.add_argument("--compare", nargs=2, metavar=("A", "B"),
                        help="the times of file A over those of file B, measured nothing")
     bench.add_argument("--fail-below", type=_seconds, metavar="RATIO",

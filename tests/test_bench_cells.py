@@ -87,6 +87,9 @@ def test_names_of_the_results_in_other_calls(monkeypatch, tmp_path):
         "gemm_swiglu": [("c0", False)], "gemm_dswiglu": [("c1", False)]}
     assert found(monkeypatch, tmp_path, "mine = {'gemm_drms': 1}\n[compare.run(*m) for m in mine]",
                  "lab.compare({'gemm_swiglu': 1})") == {"gemm_drms": [("c0", False)]}
+    assert found(monkeypatch, tmp_path, "ops = {'gemm_swiglu': 1, 'gemm_drms, in': 2}",
+                 "x = 'gemm'", "compare.error_rows('gemm_drms')", "[compare.run(n, here) for n in ops]") == {
+        "gemm_swiglu": [("c3", False)], "gemm_drms": [("c3", False)]}
 
 
 def test_what_lessons_keep_in_files():

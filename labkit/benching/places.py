@@ -1,9 +1,13 @@
 """Which cell of which lesson measures a name.
 
-A cell measures `name` if it calls `lab.bench("name", …)` or `lab.bench_shapes("name", …)`, or a
-function of the lesson that passes its first argument on to one of them. A name of `NAMES` that
-stands elsewhere, in a loop, in a call, or anywhere in a cell that calls `labkit.epilogue.compare`,
-is known by its text: those cells are tried one after the other until one has measured it.
+Of three kinds of cells, those of the first kind that there is are taken:
+
+* sure: the cell calls `lab.bench("name", …)` or `lab.bench_shapes("name", …)`, or a function of the
+  lesson that passes its first argument on to one of them;
+* it calls `labkit.epilogue.compare`, and it or a cell that it needs holds the name as a text;
+* it holds the name, one of `NAMES`, as an argument of another call or in a loop's list.
+
+Cells that are not sure are tried one after the other until one has measured the name.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit import lessons
+from labkit.benching import slicing
 
 # the names that a results file has at least (labkit.results)
 NAMES = ("vector_add", "gemm", "gemm_fp8", "gemm_bias_gelu", "softmax", "flash_attention",
@@ -30,7 +35,7 @@ _ONLY_READS = {"check", "compare", "kernel", "find", "recorded", "recorded_table
 
 @dataclass(frozen=True)
 class Place:
-    """A cell, by its lesson's stem and its id; sure: whether its source says that it measures."""
+    """A cell, by its lesson's stem and its id; sure: whether it certainly measures the name."""
 
     lesson: str
     cell: str
@@ -38,22 +43,27 @@ class Place:
 
 
 def find() -> dict[str, list[Place]]:
-    """Every name that a lesson measures -> the cells that do, in the order of the lessons; where
-    some are sure, only these. Names of `NAMES` come first. Raises LabError for a lesson that cannot
-    be read."""
-    found: dict[str, list[Place]] = {}
+    """Every name that a lesson measures -> the cells that do, in the order of the lessons. Names of
+    `NAMES` come first. Raises LabError for a lesson that cannot be read."""
+    ranked: dict[str, dict[Place, int]] = {}
     for lesson in lessons.all_lessons():
-        cells = [(cell.id, tree) for cell in lesson.notebook.cells if cell.cell_type == "code"
+        cells = {cell.id: tree for cell in lesson.notebook.cells if cell.cell_type == "code"
                  and "exercise" not in cell.metadata.get("tags", [])
-                 and (tree := _parsed(cell.source)) is not None]
-        passing = {name for _, tree in cells for name in _passing(tree)}
-        for identity, tree in cells:
-            for name, sure in _measured(tree, passing):
-                place = Place(lesson.stem, identity, sure)
-                if place not in found.setdefault(name, []):
-                    found[name].append(place)
-    for name, all_places in found.items():
-        found[name] = [place for place in all_places if place.sure] or all_places
+                 and (tree := _parsed(cell.source)) is not None}
+        passing = {name for tree in cells.values() for name in _passing(tree)}
+        for identity, tree in cells.items():
+            names = [(name, 0) for name in _mentioned(tree)]
+            names += [(name, 2) for name in _timed(tree, passing)]
+            if _compares(tree):
+                names += [(name, 1) for cell in slicing.cells_for(lesson, identity)
+                          for name in _texts(cells[cell.id])]
+            for name, rank in names:
+                place = Place(lesson.stem, identity, rank == 2)
+                ranked.setdefault(name, {}).setdefault(place, rank)
+    found = {}
+    for name, ranks in ranked.items():
+        best = max(ranks.values())
+        found[name] = [place for place, rank in ranks.items() if rank == best]
     order = [name for name in NAMES if name in found]
     return {name: found[name] for name in [*order, *(n for n in found if n not in NAMES)]}
 
@@ -111,31 +121,36 @@ def _passing(tree: ast.Module) -> Iterator[str]:
                 yield node.name
 
 
-def _measured(tree: ast.Module, passing: set[str]) -> Iterator[tuple[str, bool]]:
-    """(name, whether it is sure) of what a cell measures."""
+def _timed(tree: ast.Module, passing: set[str]) -> Iterator[str]:
+    """What the cell certainly measures."""
     for call in ast.walk(tree):
-        if not isinstance(call, ast.Call):
-            continue
-        first = call.args[0] if call.args else None
-        if _called(call) in _TIMES | passing:
+        if isinstance(call, ast.Call) and _called(call) in _TIMES | passing and call.args:
+            first = call.args[0]
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield first.value.split(",")[0], True
-            continue
-        if _called(call) in _ONLY_READS:
-            continue
-        for argument in call.args:
-            if isinstance(argument, ast.Constant) and _base(argument.value) in NAMES:
-                yield _base(argument.value), False
-    if any(isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-           and node.value.id == "compare" and node.attr in _COMPARES for node in ast.walk(tree)):
-        for one in ast.walk(tree):
-            if isinstance(one, ast.Constant) and _base(one.value) in NAMES:
-                yield _base(one.value), False
-    for loop in ast.walk(tree):  # for name in ("gemm_swiglu", …): compare.run(name, here)
-        if isinstance(loop, (ast.For, ast.comprehension)):
-            for one in ast.walk(loop.iter):
-                if isinstance(one, ast.Constant) and _base(one.value) in NAMES:
-                    yield _base(one.value), False
+                yield first.value.split(",")[0]
+
+
+def _compares(tree: ast.Module) -> bool:
+    """Whether the cell calls `labkit.epilogue.compare`."""
+    return any(isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+               and node.value.id == "compare" and node.attr in _COMPARES for node in ast.walk(tree))
+
+
+def _mentioned(tree: ast.Module) -> Iterator[str]:
+    """Names of `NAMES` that are arguments of calls which may measure, or that a loop goes over."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) not in _ONLY_READS:
+            yield from (_base(argument.value) for argument in node.args
+                        if isinstance(argument, ast.Constant) and _base(argument.value) in NAMES)
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            yield from _texts(node.iter)
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """The texts in it that are names of `NAMES`, up to a comma."""
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Constant) and _base(one.value) in NAMES:
+            yield _base(one.value)
 
 
 def _base(value: Any) -> str:

@@ -64,7 +64,8 @@ class Report:
         one: then it is not run again."""
         if case.name not in self.fresh or case.parameters or any(p.sure for p in case.places):
             return False
-        self._keep(case, "measured", "in the cell of another name", 0.0)
+        self._keep(case, "measured" if self.device == "gpu" else "checked",
+                   "in the cell of another name", 0.0)
         return True
 
     def add(self, case: Case, answer: dict[str, Any]) -> str:
@@ -75,6 +76,7 @@ class Report:
                       else "checked" if answer["checks"] else "ran")
         self.lines += answer["lines"]
         self.fresh |= {json.loads(line)["measurement"]["name"] for line in answer["lines"]}
+        self.fresh |= {check["name"] for check in answer["checks"]}
         made = {tuple(check[key] for key in _WHICH): check
                 for check in [*self.checks, *answer["checks"]]}
         self.checks = list(made.values())

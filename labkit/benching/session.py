@@ -18,7 +18,7 @@ from labkit.benching.workers import Worker, ask_all
 from labkit.devices import resolve_device, visible_gpus
 from labkit.errors import BadArgument
 
-TIMEOUT = 240.0  # seconds a case
+TIMEOUT = 300.0  # seconds a case
 _ALL_LESSONS = 3600.0  # seconds for `labkit run`
 _MEMORY = 8 << 10  # MiB of the GPU's memory for each process that prepares
 # Processes that prepare compile at once already
@@ -62,6 +62,8 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
             for place, case in enumerate(left, 1):
                 if report.measured_already(case):
                     write()
+                    tell(f"[{place}/{len(left)}] {case}: {report.cases[case.key]['status']}, "
+                         "in the cell of another name")
                     continue
                 limit = max(timeout, _ALL_LESSONS) if case.name == "cost_run" else timeout
                 answer = worker.ask(_request(case, device, quick), limit)
