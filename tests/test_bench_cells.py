@@ -88,7 +88,8 @@ def test_names_of_the_results_in_other_calls(monkeypatch, tmp_path):
     assert found(monkeypatch, tmp_path, "mine = {'gemm_drms': 1}\n[compare.run(*m) for m in mine]",
                  "lab.compare({'gemm_swiglu': 1})") == {"gemm_drms": [("c0", False)]}
     assert found(monkeypatch, tmp_path, "ops = {'gemm_swiglu': 1, 'gemm_drms, in': 2}",
-                 "x = 'gemm'", "compare.error_rows('gemm_drms')", "[compare.run(n, here) for n in ops]") == {
+                 "x = 'gemm'", "compare.error_rows('gemm_drms')",
+                 "[compare.run(n, here) for n in ops]") == {
         "gemm_swiglu": [("c3", False)], "gemm_drms": [("c3", False)]}
 
 
