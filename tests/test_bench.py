@@ -277,3 +277,13 @@ def test_only_others_count_in_readme(tmp_path):
     (row,) = readme.rows([simpler])
     assert row.fastest == [("cuBLAS", 0.9)] and row.mean == pytest.approx(0.9)
     assert readme.rows([results.Measurement(**{**m.as_dict(), "baselines": {}})]) == []
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(cuda, tmp_path):
+    code, said = run(tmp_path / "x.json", ["vector_add", "gemm", "cost_import"], quick=True, jobs=2)
+    assert code == 0, said
+    found = results.load(tmp_path / "x.json")
+    assert {m.name for m in found.measurements} == {"vector_add", "gemm"}
+    assert found.gpu == cuda.cuda.get_device_name() and found.floors["copy_gb_s"] > 50
+    assert all(m.error is not None and m.baselines for m in found.measurements)
