@@ -96,7 +96,7 @@ def _run(request: dict[str, Any], record: Path, checks: list[dict[str, Any]]) ->
     if request["name"] in skipped:
         return "left out"
     where = ", ".join(f"{cell} of {lesson}" for lesson, cell in request["places"])
-    if request["mode"] == "check":  # a cell that checks by itself, and times on a GPU only
+    if request["mode"] != "measure":  # a cell that times on a GPU only; a part without a shape
         return "done"
     raise LabError(f"{where} measured nothing called {request['name']!r}; call lab.bench with "
                    "that name there.")
@@ -106,13 +106,15 @@ def _run_cell(lesson: str, target: str, request: dict[str, Any], checks: list[di
               reported: list[str], skipped: list[str]) -> None:
     found = lessons.find(lesson)
     space: dict[str, Any] = {"__name__": f"labkit.bench_{found.stem}", "display": print}
+    part, parts = request.get("part", [0, 1])
+    stand_in = {
+        "measure": lambda: benchmark.standing_in(functools.partial(_measure, skipped)),
+        "check": lambda: benchmark.standing_in(functools.partial(_check, checks, reported)),
+        "prepare": lambda: benchmark.standing_in(functools.partial(_prepare, reported),
+                                                 lambda shapes: shapes[part::parts]),
+    }[request["mode"]]
     for cell in slicing.cells_for(found, target):
-        stand_in = _no_times if cell.id != target else {
-            "measure": functools.partial(_measure, skipped),
-            "check": functools.partial(_check, checks, reported),
-            "prepare": functools.partial(_prepare, request.get("part", [0, 1]), [0], reported),
-        }[request["mode"]]
-        with benchmark.standing_in(stand_in):
+        with stand_in() if cell.id == target else benchmark.standing_in(_no_times, lambda _: []):
             lessons.execute(cell.source, f"<{found.stem} {cell.id}>", space)
         if "parameters" in cell.metadata.get("tags", []):
             _set(space, request, found.stem)
@@ -150,15 +152,12 @@ def _measure(skipped: list[str], **asked: Any) -> benchmark.Result:
         return benchmark.bench(asked.pop("name"), asked.pop("here"), **asked)
 
 
-def _prepare(part: list[int], seen: list[int], reported: list[str],
-             **asked: Any) -> benchmark.Result:
-    """Runs each candidate once, which compiles what is not compiled yet; of several shapes those
-    of this part."""
-    import torch
+def _prepare(reported: list[str], **asked: Any) -> benchmark.Result:
+    """Runs each candidate once, which compiles what is not compiled yet."""
+    reported.append(asked["name"])
+    if asked["here"].device == "gpu":
+        import torch
 
-    reported.append(asked["name"])  # also where there is nothing to compile here
-    seen[0] += 1
-    if asked["here"].device == "gpu" and (seen[0] - 1) % part[1] == part[0]:
         for call in (asked["kernel"], *asked["baselines"].values(),
                      *asked["references"].values()):
             call()
