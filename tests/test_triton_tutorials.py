@@ -45,8 +45,20 @@ def test_left_out_without_a_gpu():
 
 
 @pytest.mark.parametrize(("shape", "takes"), [((4, 32768), True), ((4, 32769), False)])
-def test_rows_that_do_not_fit_registers_are_left_out(shape, takes):
+def test_rows_that_do_not_fit_registers_are_left_out(monkeypatch, shape, takes):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     assert triton_tutorials._takes("softmax", (torch.empty(shape, device="meta"),)) == takes
+
+
+def test_what_is_taken_depends_on_the_gpu(monkeypatch):
+    X = torch.empty(2, 4, 256, 128, device="meta")
+    ragged = torch.empty(2, 4, 200, 128, device="meta")
+    for sm, gemm, attention in (((7, 5), False, False), ((8, 9), True, False), ((9, 0), True, True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, sm=sm: sm)
+        assert triton_tutorials._takes("gemm", (X, X)) == gemm
+        assert triton_tutorials._takes("attention", (X, X, X)) == attention
+        assert not triton_tutorials._takes("attention", (ragged,) * 3)
+        assert not triton_tutorials._takes("attention", (X, X[:, :2], X[:, :2]))
 
 
 def test_the_kernels_are_right():
