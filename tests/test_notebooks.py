@@ -159,8 +159,6 @@ MUTATIONS = [
     ("02_gemm", "last step skipped", "T.ceildiv(K, block_K)", "K // block_K"),
     ("03_schedules", "clear removed", f"                T.clear(acc)\n{_LOOP}k * block_K",
      f"{_LOOP}k * block_K"),
-    ("03_schedules", "last step skipped", f"{_LOOP}k * block_K",
-     f"{_LOOP.replace('T.ceildiv(K, block_K)', 'K // block_K')}k * block_K"),
     ("03_schedules", "last tile skipped", f"{_TILES}    @T.prim_func\n{_HEAD}B: T.Tensor((K, N)",
      f"{_TILES.replace('T.ceildiv(M, block_M)', 'M // block_M')}    @T.prim_func\n{_HEAD}"
      "B: T.Tensor((K, N)"),
@@ -169,7 +167,6 @@ MUTATIONS = [
     ("03_schedules", "FP8: last step skipped", f"{_LOOP}bx * block_N",
      f"{_LOOP.replace('T.ceildiv(K, block_K)', 'K // block_K')}bx * block_N"),
     ("03_schedules", "FP8: scale lost", "acc[i, j] *= scale[0]", "acc[i, j] *= 1.0"),
-    ("03_schedules", "FP8: another tile of B", "B[bx * block_N, k", "B[by * block_N, k"),
     ("04_epilogue_fusion", "clear removed", "                T.clear(acc)",
      "                # clear"),
     ("04_epilogue_fusion", "bias of another tile", "bias[bx * block_N + j]",

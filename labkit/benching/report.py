@@ -4,7 +4,8 @@ Of a GPU it is a results file as `labkit.results` describes it. Without one it h
 no times, and `checks`: a list of {name, output, dtype, elements, error, allowed}; no lesson shows
 it as a GPU's. Both have
 
-* `bench`: `device`, `quick`, `started`, `seconds` (of all runs that made the file), `complete`, and
+* `bench`: `device`, `quick`, `started`, `seconds` (of all runs that made the file), `complete` (the
+  run came to its end, and no case is left that failed), and
   `cases`: a list of {key, name, parameters, lessons, status, reason, seconds}, the status one of
   "measured", "checked", "ran" (a cell that compares by itself raised nothing), "left out" (the
   lesson does not time it on this GPU) and "failed"

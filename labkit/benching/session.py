@@ -13,7 +13,7 @@ from typing import Any
 from labkit import environment, machine
 from labkit.benching import cases
 from labkit.benching.cases import Case
-from labkit.benching.report import Report, read, replace
+from labkit.benching.report import GOOD, Report, read, replace
 from labkit.benching.workers import Worker, ask_all
 from labkit.devices import resolve_device, visible_gpus
 from labkit.errors import BadArgument
@@ -78,7 +78,7 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
                     failed.append((case, answer))
         finally:
             worker.close()
-    report.complete = all(report.done(case) for case in todo)
+    report.complete = all(case["status"] in GOOD for case in report.cases.values())
     write()
     tell(f"\n{report.table()}")
     for case, answer in failed:
@@ -89,7 +89,7 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
         tell(f"\n{cost['name']}: {cost['seconds']:.2f} s, limit {cost['limit']:g} s "
              f"({cost['note']})")
     tell(f"\n{len(todo) - len(failed)} of {len(todo)} cases in {report.seconds:.0f} s; {path}")
-    return 0 if report.complete else 1
+    return 1 if failed else 0
 
 
 def _begin(path: Path, device: str, quick: bool, part: bool, resume: bool) -> Report:
