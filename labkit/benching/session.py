@@ -55,10 +55,11 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
 
     failed = []
     with tempfile.TemporaryDirectory(prefix="labkit-bench-") as folder:
-        if device == "gpu" and jobs != 0:
-            _prepare(left, quick, _processes(jobs), Path(folder), timeout, tell)
         worker = Worker(Path(folder, "measure.log"), _QUIET)
         try:
+            if device == "gpu" and jobs != 0:
+                worker.start()
+                _prepare(left, quick, _processes(jobs), Path(folder), timeout, tell)
             for place, case in enumerate(left, 1):
                 if report.measured_already(case):
                     write()

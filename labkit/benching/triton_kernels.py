@@ -3,7 +3,8 @@ description: matrix multiplication (tutorial 03: blocks in groups, masked along 
 (tutorial 02: a row a step, as many rows a block as it takes) and fused attention (tutorial 06:
 forward only, keys in tiles, of a causal one the tiles below the diagonal without a mask).
 
-Blocks, warps and stages are chosen by Triton's autotuner among the tutorials' sizes; the softmax's
+Blocks, warps and stages are chosen by Triton's autotuner among those of the tutorials' sizes that
+suit large inputs; the softmax's
 blocks a multiprocessor too, which the tutorial computes from the occupancy. `gemm`, `softmax` and
 `attention` tune once and return a call that launches the chosen one without the tuner's own time,
 about as long as a small kernel takes. Imports triton.
@@ -27,9 +28,8 @@ def _tiles(*tiles: tuple[int, int, int, int, int]) -> list[triton.Config]:
 
 
 @triton.autotune(key=["M", "N", "K"], configs=_tiles(
-    (128, 256, 64, 3, 8), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 64, 32, 4, 4),
-    (64, 128, 32, 4, 4), (128, 32, 32, 4, 4), (64, 32, 32, 5, 2), (32, 64, 32, 5, 2),
-    (128, 128, 64, 4, 8)))
+    (128, 256, 64, 3, 8), (64, 256, 32, 4, 4), (128, 128, 32, 4, 4), (128, 128, 64, 4, 8),
+    (128, 64, 32, 4, 4), (64, 128, 32, 4, 4)))
 @triton.jit
 def _gemm(a, b, c, M, N, K, a_m, a_k, b_k, b_n, c_m, c_n, BLOCK_M: tl.constexpr,
           BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr):
@@ -90,7 +90,7 @@ def gemm(A: Any, B: Any, C: Any, fixed: dict[str, int] | None = None) -> Callabl
 
 @triton.autotune(key=["rows", "columns"], configs=[
     triton.Config({"A_MULTIPROCESSOR": blocks, "STAGES": stages}, num_warps=8)
-    for blocks in (1, 2, 4, 8) for stages in (2, 4)])
+    for blocks in (2, 4, 8) for stages in (2, 4)])
 @triton.jit
 def _softmax(x, y, x_row, y_row, rows, columns, WIDTH: tl.constexpr, STAGES: tl.constexpr,
              A_MULTIPROCESSOR: tl.constexpr):
@@ -156,8 +156,8 @@ def _fit(arguments: dict[str, Any]) -> None:
 
 @triton.autotune(key=["S", "D", "CAUSAL"], configs=[
     triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_stages=stages, num_warps=warps, pre_hook=_fit)
-    for m, n, warps in ((128, 128, 8), (128, 64, 8), (128, 64, 4), (64, 64, 4))
-    for stages in (2, 3, 4)])
+    for m, n, warps, stages in ((128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3),
+                                (128, 64, 4, 3), (128, 64, 4, 4), (64, 64, 4, 3))])
 @triton.jit
 def _attention(q, k, v, out, scale, S, D: tl.constexpr, CAUSAL: tl.constexpr,
                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):

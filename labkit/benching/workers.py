@@ -34,8 +34,7 @@ class Worker:
         that it failed, and the next request gets a new process."""
         start = time.monotonic()
         before = self.log.stat().st_size if self.log.exists() else 0
-        if self._process is None:
-            self._start()
+        self.start()
         assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -71,7 +70,10 @@ class Worker:
         os.close(self._answers)
         self._process = None
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts the process, which then imports what it needs, unless it runs already."""
+        if self._process is not None:
+            return
         self._answers, theirs = os.pipe()
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
