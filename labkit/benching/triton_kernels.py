@@ -4,10 +4,9 @@ description: matrix multiplication (tutorial 03: blocks in groups, masked along 
 forward only, keys in tiles, of a causal one the tiles below the diagonal without a mask).
 
 Blocks, warps and stages are chosen by Triton's autotuner among those of the tutorials' sizes that
-suit large inputs; the softmax's
-blocks a multiprocessor too, which the tutorial computes from the occupancy. `gemm`, `softmax` and
-`attention` tune once and return a call that launches the chosen one without the tuner's own time,
-about as long as a small kernel takes. Imports triton.
+suit large inputs; the softmax's blocks a multiprocessor too, which the tutorial computes from the
+occupancy. `gemm`, `softmax` and `attention` tune once and return a call that launches the chosen
+one without the tuner's own time, about as long as a small kernel takes. Imports triton.
 """
 
 from __future__ import annotations
