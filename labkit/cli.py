@@ -1,4 +1,4 @@
-"""The command `labkit`: doctor, lessons, run, bench, progress and edition."""
+"""The command `labkit`: doctor, lessons, run, progress and edition."""
 
 from __future__ import annotations
 
