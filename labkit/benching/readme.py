@@ -18,7 +18,7 @@ from labkit.pictures import BLUE, GREEN, GREY, ORANGE, Picture, _Canvas
 from labkit.results import Measurement
 
 GPU = "h200"
-BEGIN, END = "<!-- labkit bench --readme -->", "<!-- to here -->"
+BEGIN, END = "<!-- labkit bench --readme -->", "<!-- labkit bench --readme: to here -->"
 PLOT = f"docs/bench-{GPU}.svg"
 _OURS = {"a block a tile"}  # simpler kernels of the lessons themselves
 _NOT_A_KERNEL = {"torch_add"}  # PyTorch against itself, to show the benchmark
