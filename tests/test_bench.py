@@ -287,3 +287,16 @@ def test_on_a_gpu(cuda, tmp_path):
     assert {m.name for m in found.measurements} == {"vector_add", "gemm"}
     assert found.gpu == cuda.cuda.get_device_name() and found.floors["copy_gb_s"] > 50
     assert all(m.error is not None and m.baselines for m in found.measurements)
+
+
+def test_what_learning_costs_is_in_readme_where_it_was_measured(monkeypatch, tmp_path):
+    cost = {"name": "cost_autotune", "seconds": 41.6, "limit": 60.0, "note": "36 schedules timed",
+            "cores": 16, "date": "2026-01-02"}
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    assert readme._costs({"gpu": "NVIDIA Test", "costs": []}) == ""
+    shown = readme._costs({"gpu": "NVIDIA Test", "costs": [cost]})
+    assert "42 s, limit 60 s (NVIDIA Test, 2026-01-02; 36 schedules timed)" in shown
+    (tmp_path / "cpu-costs.json").write_text(json.dumps({
+        "costs": [{**cost, "name": "cost_import", "seconds": 0.0432, "limit": 0.3, "cores": 2}]}))
+    shown = readme._costs({"gpu": "NVIDIA Test", "costs": [cost]})
+    assert "`import labkit`: 0.04 s, limit 0.30 s (2 cores, no GPU, 2026-01-02" in shown
