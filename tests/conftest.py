@@ -9,7 +9,7 @@ import pytest
 # A skip is expected only for what the machine lacks by nature. Any other one fails the run,
 # so that a green run cannot hide tests that did not happen.
 EXPECTED_SKIPS = ("needs a CUDA GPU", "needs Chromium", "needs Playwright", "needs a libcudnn",
-                  "needs the right to mount a small disk")
+                  "needs Triton", "needs the right to mount a small disk")
 _unexpected: list[str] = []
 
 

@@ -138,6 +138,15 @@ def test_lessons_run_on_the_gpu(cuda, tmp_path):
 
 # --- failing: (lesson, what is broken, text in a kernel cell, what stands there instead)
 
+# both kernels of lesson 03 have these lines
+_LOOP = """                for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
+                    T.copy(A[by * block_M, k * block_K], A_tile)
+                    T.copy(B["""
+_GEMM = "                    T.gemm(A_tile, B_tile, acc, policy=policy)\n"
+_STORE = "                for p in T.unroll(block_N // piece)"
+_TILES = "    tiles = [T.ceildiv(M, block_M), T.ceildiv(N, block_N)]\n\n"
+_HEAD = "    def main(A: T.Tensor((M, K), dtype), "
+
 MUTATIONS = [
     ("00_environment", "last tile skipped", "T.ceildiv(N, block)", "N // block"),
     ("00_environment", "index swapped", "X[bx * block + i]", "X[bx * block + (block - 1 - i)]"),
@@ -148,9 +157,16 @@ MUTATIONS = [
     ("02_gemm", "index swapped", "A[by * block_M, k * block_K]", "A[k * block_K, by * block_M]"),
     ("02_gemm", "last tile skipped", "T.ceildiv(M, block_M)", "M // block_M"),
     ("02_gemm", "last step skipped", "T.ceildiv(K, block_K)", "K // block_K"),
-    ("03_schedules", "clear removed", "                T.clear(acc)", "                # clear"),
-    ("03_schedules", "last piece skipped", "block_N // piece)", "block_N // piece - 1)"),
-    ("03_schedules", "last tile skipped", "T.ceildiv(M, block_M)", "M // block_M"),
+    ("03_schedules", "clear removed", f"                T.clear(acc)\n{_LOOP}k * block_K",
+     f"{_LOOP}k * block_K"),
+    ("03_schedules", "last tile skipped", f"{_TILES}    @T.prim_func\n{_HEAD}B: T.Tensor((K, N)",
+     f"{_TILES.replace('T.ceildiv(M, block_M)', 'M // block_M')}    @T.prim_func\n{_HEAD}"
+     "B: T.Tensor((K, N)"),
+    ("03_schedules", "last piece skipped", f"{_GEMM}{_STORE}",
+     f"{_GEMM}{_STORE.replace('piece)', 'piece - 1)')}"),
+    ("03_schedules", "FP8: last step skipped", f"{_LOOP}bx * block_N",
+     f"{_LOOP.replace('T.ceildiv(K, block_K)', 'K // block_K')}bx * block_N"),
+    ("03_schedules", "FP8: scale lost", "acc[i, j] *= scale[0]", "acc[i, j] *= 1.0"),
     ("04_epilogue_fusion", "clear removed", "                T.clear(acc)",
      "                # clear"),
     ("04_epilogue_fusion", "bias of another tile", "bias[bx * block_N + j]",
