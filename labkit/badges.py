@@ -53,7 +53,7 @@ def stamped_address(root: Path) -> Address | None:
 
 
 def problems(root: Path) -> list[str]:
-    """What disagrees with the README's address, a sentence a file; an empty list if nothing does."""
+    """What disagrees with the README's address, a sentence a file; empty if nothing does."""
     address = stamped_address(root)
     wanted = address.kit if address else "no address"
     wrong = []
