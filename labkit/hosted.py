@@ -13,6 +13,8 @@ import sys
 import time
 from importlib import metadata
 
+from packaging.requirements import Requirement
+
 from labkit import hosted_install as install
 from labkit.environment import Report, doctor
 from labkit.errors import RestartNeeded
@@ -40,8 +42,8 @@ def set_up() -> None:
     before = install.versions()
     missing = install.missing()
     if missing:
-        print(f"{where}: installing {', '.join(name.split('=')[0] for name in missing)} …",
-              flush=True)
+        names = ", ".join(Requirement(line).name for line in missing)
+        print(f"{where}: installing {names} …", flush=True)
         install.add(missing)
     report, note = doctor(), ""
     if _tilelang_fails(report):

@@ -101,7 +101,9 @@ def changed(before: dict[str, str]) -> dict[str, tuple[str, str]]:
 
 def imported(packages: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
     """Those of `packages` of which this process has imported a module."""
-    held = {}
+    held: dict[str, tuple[str, str]] = {}
+    if not packages:
+        return held
     owners = metadata.packages_distributions()
     for module in {name.partition(".")[0] for name in sys.modules}:
         for owner in owners.get(module, []):
@@ -118,11 +120,13 @@ def _pip(arguments: list[str], keep: bool = False) -> None:
             file = Path(scratch, "installed.txt")
             file.write_text("".join(f"{line}\n" for line in _kept()))
             options = ["--constraint", str(file)]
-        done = probes.run([sys.executable, "-m", "pip", "install", "--quiet",
-                           "--disable-pip-version-check", *options, *arguments], PIP_TIMEOUT)
+        # without --no-compile pip compiles every file of what it adds, imported or not
+        done = probes.run([sys.executable, "-m", "pip", "install", "--no-compile",
+                           "--progress-bar=off", "--disable-pip-version-check", *options,
+                           *arguments], PIP_TIMEOUT)
     if done.code != 0:
-        lines = [line for line in done.errors.splitlines() if line.strip()]
-        said = "\n".join(lines[-6:]) or done.reason
+        conflict = done.output.partition("The conflict is caused by:")[2].partition("\n\n")[0]
+        said = f"{done.errors.strip()}{conflict}".strip() or done.reason
         raise InstallFailed(f"pip could not install {' '.join(arguments)} beside what is "
                             f"preinstalled here:\n{said}\nStart a new session, or report this with "
                             "the lines above.")

@@ -160,7 +160,8 @@ def main() -> int:
         for place, lesson in enumerate(chosen):
             result = rehearse(lesson, out, env)
             print(f"{version}, {result['lesson']}: {'FAILED' if result['error'] else 'passed'} in "
-                  f"{result['seconds']:.0f} s, setup cell {result['setup']:.1f} s", flush=True)
+                  f"{result['seconds']:.0f} s, setup cell {result['setup']:.1f} s (load "
+                  f"{os.getloadavg()[0]:.0f} on {os.cpu_count()} cores)", flush=True)
             if place == 0:
                 print(result["said"])
                 if result["setup"] > options.limit:
