@@ -11,13 +11,14 @@ import importlib
 import os
 import sys
 import time
+from dataclasses import replace
 from importlib import metadata
 
 from packaging.requirements import Requirement
 
 from labkit import hosted_install as install
 from labkit.environment import Report, doctor
-from labkit.errors import RestartNeeded
+from labkit.errors import InstallFailed, RestartNeeded
 from labkit.verdicts import Item
 
 _MARKS = {"COLAB_RELEASE_TAG": "Colab", "COLAB_GPU": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}
@@ -75,18 +76,28 @@ def _tilelang_fails(report: Report) -> bool:
 
 def _nightly(report: Report) -> tuple[Report, str]:
     """TileLang's nightly build instead of its release: the report with it, and a sentence."""
-    stable, reason = metadata.version("tilelang"), _item(report, "tilelang").found
-    install.nightly()
-    error = install.import_error("tilelang")
+    release = install.release()
+    if not install.is_nightly():  # the release is there, and fails
+        reason, failure = _item(report, "tilelang").found, _install_nightly()
+        report = doctor()
+        if failure:
+            return report, f"TileLang {release} does not import here ({reason}), {failure}"
     version = metadata.version("tilelang")
-    if error:
-        return doctor(), (f"TileLang {stable} does not import here ({reason}), nor does its "
-                          f"nightly build {version} ({error}).")
-    found = f"{version}, a nightly build: the lessons are tested with {stable}"
-    items = [Item(item.name, "ok", found, "", item.needed, item.required)
-             if item.name == "tilelang" else item for item in doctor().items]
-    return Report(items), (f"TileLang {stable} does not import here ({reason}); its nightly build "
-                           f"{version} does, and is used instead.")
+    found = f"{version}, a nightly build: the lessons are tested with {release}"
+    items = [replace(item, status="ok", found=found, remedy="") if item.name == "tilelang"
+             else item for item in report.items]
+    return Report(items), (f"TileLang {release} does not import here; its nightly build {version} "
+                           "is used instead.")
+
+
+def _install_nightly() -> str:
+    """Why the nightly build does not serve either, the end of a sentence; "" if it does."""
+    try:
+        install.nightly()
+    except InstallFailed as error:
+        return f"and its nightly build cannot be installed: {error}"
+    error = install.import_error("tilelang")
+    return f"nor does its nightly build {metadata.version('tilelang')} ({error})." if error else ""
 
 
 def _widgets(where: str) -> None:

@@ -38,12 +38,13 @@ def missing() -> list[str]:
     wanted = []
     for name, needed in requirements.packages().items():
         status = requirements.look(name, needed)[0]
+        if name == "tilelang" and is_nightly():
+            continue  # put there because the release does not import
         if status == "missing" or (status != "ok" and name in OURS):
             wanted.append(f"{name}{requirements.text(needed)}")
     if not toolchain.cuda_home()[1]:
-        tilelang = requirements.packages()["tilelang"]
         wanted = [line for line in wanted if Requirement(line).name != "tilelang"]
-        wanted.append(f"tilelang[nvcc]{requirements.text(tilelang)}")
+        wanted.append(f"tilelang[nvcc]=={release()}")
     bindings = "" if probes.installed("cuda-bindings") else _bindings()
     return wanted + ([bindings] if bindings else [])
 
@@ -80,10 +81,19 @@ def add(wanted: list[str]) -> None:
 
 def nightly() -> None:
     """Installs TileLang's newest nightly build. Raises InstallFailed."""
-    least = requirements.packages()["tilelang"]
-    number = next(iter(least)).version
     # a bound that is a development version lets pip take those of TileLang, and of nothing else
-    _pip(["--upgrade", "--find-links", NIGHTLY, f"tilelang>={number}.dev0"], keep=True)
+    _pip(["--upgrade", "--find-links", NIGHTLY, f"tilelang>={release()}.dev0"], keep=True)
+
+
+def release() -> str:
+    """The version of TileLang that the kit is made for."""
+    return next(iter(requirements.packages()["tilelang"])).version
+
+
+def is_nightly() -> bool:
+    """Whether the TileLang that is installed is a nightly build."""
+    version = probes.installed("tilelang")
+    return bool(version) and Version(version).is_devrelease
 
 
 def import_error(module: str) -> str:

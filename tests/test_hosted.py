@@ -22,6 +22,7 @@ from labkit.errors import InstallFailed, RestartNeeded
 from labkit.setup_cell import Address
 
 KIT = Address("owner/name")
+MISSING = hosted_install.missing
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +251,7 @@ def report(**states):
 def stage(monkeypatch):
     """An installation stood in for: `packages` before, `after` what `add` makes of them."""
     stage = types.SimpleNamespace(packages={"torch": "2.11.0"}, after={}, errors=(), calls=[],
-                                  wanted=("tilelang==0.1.15",), reports=(report(),))
+                                  wanted=("tilelang==0.1.15",), reports=(report(),), fails="")
 
     def add(wanted):
         stage.calls.append(("add", list(wanted)))
@@ -263,6 +264,8 @@ def stage(monkeypatch):
 
     def nightly():
         stage.calls.append(("nightly",))
+        if stage.fails:
+            raise InstallFailed(stage.fails)
         stage.packages = {**stage.packages, "tilelang": "0.1.16.dev1"}
 
     monkeypatch.setattr(hosted_install, "versions", lambda: dict(stage.packages))
@@ -271,6 +274,7 @@ def stage(monkeypatch):
     monkeypatch.setattr(hosted_install, "add", add)
     monkeypatch.setattr(hosted_install, "nightly", nightly)
     monkeypatch.setattr(hosted_install, "import_error", lambda _: "".join(stage.errors))
+    monkeypatch.setattr(probes, "installed", lambda name: stage.packages.get(name, ""))
     monkeypatch.setattr(hosted, "doctor", doctor)
     known = {"ipywidgets": "7.7.1"}
     monkeypatch.setattr(hosted.metadata, "version",
@@ -299,28 +303,39 @@ def test_a_second_time_nothing_is_installed(colab, stage, capsys):
 
 
 BROKEN = ("broken", "0.1.15 does not import: the process died of SIGABRT")
+NEWER = ("broken", "0.1.16.dev1, newer than the kit allows")
 
 
 def test_the_nightly_build_serves_where_the_release_does_not_import(colab, stage, capsys):
     stage.after = {"tilelang": "0.1.15"}
-    newer = ("broken", "0.1.16.dev1, newer than the kit allows")
     stage.reports = (report(tilelang=BROKEN, kernel=("broken", "not tried")),
-                     report(tilelang=newer))
+                     report(tilelang=NEWER))
     hosted.set_up()
     said = capsys.readouterr().out
     assert stage.calls == [("add", ["tilelang==0.1.15"]), ("doctor",), ("nightly",), ("doctor",)]
-    assert "TileLang 0.1.15 does not import here" in said and "SIGABRT" in said
-    assert "its nightly build 0.1.16.dev1 does, and is used instead" in said
+    assert "TileLang 0.1.15 does not import here; its nightly build 0.1.16.dev1 is used" in said
     assert "Ready: the lessons run" in said and "tested with 0.1.15" in said
 
 
-def test_where_neither_imports_the_report_says_so(colab, stage, capsys):
-    stage.after, stage.errors = {"tilelang": "0.1.15"}, ("also SIGSEGV",)
+def test_a_nightly_build_from_before_the_restart_stays(colab, stage, capsys, monkeypatch):
+    stage.packages["tilelang"], stage.wanted, stage.reports = "0.1.16.dev1", (), (
+        report(tilelang=NEWER),)
+    hosted.set_up()
+    assert stage.calls == [("doctor",)]
+    assert "its nightly build 0.1.16.dev1 is used instead" in capsys.readouterr().out
+    assert not any(line.startswith("tilelang") for line in MISSING())
+
+
+@pytest.mark.parametrize(("fails", "says"), [
+    ("", "nor does its nightly build 0.1.16.dev1 (also SIGSEGV)."),
+    ("no such host", "and its nightly build cannot be installed: no such host"),
+])
+def test_where_neither_serves_the_report_says_so(colab, stage, capsys, fails, says):
+    stage.after, stage.errors, stage.fails = {"tilelang": "0.1.15"}, ("also SIGSEGV",), fails
     stage.reports = (report(tilelang=BROKEN),)
     hosted.set_up()
     said = capsys.readouterr().out
-    assert "nor does its nightly build 0.1.16.dev1 (also SIGSEGV)" in said
-    assert "Not ready: tilelang" in said
+    assert says in said and "SIGABRT" in said and "Not ready: tilelang" in said
 
 
 def test_a_broken_torch_is_no_reason_for_another_tilelang(colab, stage):
