@@ -13,6 +13,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import pip
 import pytest
 from packaging.utils import canonicalize_name
 
@@ -41,12 +42,12 @@ def colab(monkeypatch):
 
 def cell(address, calls=None, found=None, monkeypatch=None, code=0, errors=""):
     """Runs the setup cell with pip and the look for labkit stood in for."""
-    def pip(command, **_):
+    def run(command, **_):
         calls.append(command)
         return subprocess.CompletedProcess(command, code, "", errors)
 
     if monkeypatch:
-        monkeypatch.setattr(subprocess, "run", pip)
+        monkeypatch.setattr(subprocess, "run", run)
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
     exec(setup_cell.text(address), {})
 
@@ -123,13 +124,16 @@ def machine(tmp_path_factory):
     wheel(shelf, "tilelang", "0.1.15", ["ansatz"], "import os; os.abort()")
     wheel(nightly, "tilelang", "0.1.16.dev20261120", ["ansatz"])
     home = folder / "venv"
-    venv.create(home, with_pip=True)
+    venv.create(home)
+    site = next(home.glob("lib/python*/site-packages"))
+    (site / "pip").symlink_to(Path(pip.__file__).parent)  # unpacking a pip takes ten times as long
+    (site / "stays.txt").touch()  # pip removes a folder that holds nothing else
     return home / "bin" / "python", shelf, nightly
 
 
 @pytest.fixture
-def pip(machine, monkeypatch):
-    """That machine in the place of this one, freshly with base 1.0; returns its packages."""
+def packages(machine, monkeypatch):
+    """That machine in the place of this one, freshly with base 1.0; lists its packages."""
     python, shelf, nightly = machine
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -137,44 +141,44 @@ def pip(machine, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setattr(hosted_install, "NIGHTLY", str(nightly))
 
-    def packages():
+    def installed():
         listed = subprocess.run([python, "-m", "pip", "list", "--format=json"],
                                 capture_output=True, text=True)
         return {canonicalize_name(entry["name"]): entry["version"]
                 for entry in json.loads(listed.stdout)
                 if entry["name"] not in ("pip", "setuptools")}
 
-    monkeypatch.setattr(hosted_install, "versions", packages)
+    monkeypatch.setattr(hosted_install, "versions", installed)
     subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "extra", "tilelang", "ansatz",
                     "base", "nvidia-cudnn-frontend"], check=True, capture_output=True)
     subprocess.run([python, "-m", "pip", "install", "-q", "base==1.0"], check=True)
-    return packages
+    return installed
 
 
-def test_what_is_preinstalled_keeps_its_version(pip):
+def test_what_is_preinstalled_keeps_its_version(packages):
     hosted_install.add(["extra"])
-    assert pip() == {"base": "1.0", "extra": "1.0"}  # not 2.0, which would need a newer base
+    assert packages() == {"base": "1.0", "extra": "1.0"}  # not 2.0, which would need a newer base
 
 
-def test_without_a_version_that_fits_nothing_moves_and_pips_reason_is_said(pip):
+def test_without_a_version_that_fits_nothing_moves_and_pips_reason_is_said(packages):
     with pytest.raises(InstallFailed, match=r"(?s)extra>=2.*base") as raised:
         hosted_install.add(["extra>=2"])
-    assert pip() == {"base": "1.0"} and "Start a new session" in str(raised.value)
+    assert packages() == {"base": "1.0"} and "Start a new session" in str(raised.value)
 
 
-def test_the_frontend_comes_without_what_it_declares(pip, machine):
+def test_the_frontend_comes_without_what_it_declares(packages, machine):
     wheel(machine[1], "nvidia_cudnn_frontend", "1.32.0", ["enormous>=1"])
     hosted_install.add(["nvidia-cudnn-frontend==1.32.0"])
-    assert pip()["nvidia-cudnn-frontend"] == "1.32.0" and "enormous" not in pip()
+    assert packages()["nvidia-cudnn-frontend"] == "1.32.0" and "enormous" not in packages()
 
 
-def test_a_crash_at_import_is_a_line_and_the_nightly_build_replaces_it(pip):
+def test_a_crash_at_import_is_a_line_and_the_nightly_build_replaces_it(packages):
     hosted_install.add(["tilelang==0.1.15"])
     assert "died of SIGABRT" in hosted_install.import_error("tilelang")
     hosted_install.nightly()
     assert hosted_install.import_error("tilelang") == ""
     # a nightly build of TileLang, and of nothing else
-    assert pip() == {"base": "1.0", "tilelang": "0.1.16.dev20261120", "ansatz": "1.0"}
+    assert packages() == {"base": "1.0", "tilelang": "0.1.16.dev20261120", "ansatz": "1.0"}
 
 
 # --- what is missing, what was replaced
