@@ -22,7 +22,8 @@ from labkit.errors import InstallFailed, RestartNeeded
 from labkit.verdicts import Item
 
 _MARKS = {"COLAB_RELEASE_TAG": "Colab", "COLAB_GPU": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}
-_WHERE = {"Colab": "Runtime, then Restart session", "Kaggle": "Run, then Restart & clear"}
+_WHERE = {"Colab": "Runtime, then Restart session",
+          "Kaggle": "Run, then Restart & clear cell outputs"}
 
 
 def service() -> str:

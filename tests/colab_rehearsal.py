@@ -44,6 +44,19 @@ def run(*command: object, **options: object) -> str:
     return done.stdout
 
 
+def find(name: str) -> str:
+    """A Python on the PATH or of pyenv; its absence ends the rehearsal."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    of_pyenv = sorted(versions.glob(f"*/bin/{Path(name).name}"))
+    try:  # pyenv puts a program of every name on the PATH, also of those that are not chosen
+        subprocess.run([name, "--version"], capture_output=True, check=True)
+        return name
+    except (OSError, subprocess.CalledProcessError):
+        if of_pyenv:
+            return str(of_pyenv[-1])
+    raise SystemExit(f"There is no {name} here; install it, or name another one with --python.")
+
+
 def freeze(python: Path) -> dict[str, str]:
     """Package -> version in the environment of `python`."""
     listed = json.loads(run(python, "-m", "pip", "list", "--format=json",
@@ -153,7 +166,7 @@ def main() -> int:
               else [lessons.find(name, ROOT / "notebooks") for name in options.lessons])
     bare, wrong = repository(out), []
     for program in options.python:
-        python, before = environment(program, out, options.torch)
+        python, before = environment(find(program), out, options.torch)
         version = run(python, "--version").strip()
         env = kernel(python, out, bare)
         os.environ["JUPYTER_PATH"] = str(out / "jupyter")
