@@ -4,12 +4,14 @@
 # make test    runs the tests
 # make test-deviceless   has cuDNN list plans for GPUs that are not here, in its own environment
 # make student, make solved   write the lessons without or with solutions into build/
+# make colab-check            rehearses Colab; COLAB_ARGS="--lessons all" for every lesson
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 RUN_ARGS ?=
 TEST_ARGS ?=
 TEST_JOBS ?= 2
+COLAB_ARGS ?=
 
 BIN := $(VENV)/bin
 # A machine with a GPU and one without get different tested versions of torch.
@@ -29,7 +31,8 @@ NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
 # A file's tests stay together: they share what they compiled and the lessons they ran.
 PARALLEL := --numprocesses=$(TEST_JOBS) --dist=loadfile
 
-.PHONY: setup run lab test test-all test-gpu test-deviceless notebooks student solved lint clean
+.PHONY: setup run lab test test-all test-gpu test-deviceless notebooks student solved \
+        colab-check lint clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -87,6 +90,10 @@ student: setup
 
 solved: setup
 	$(BIN)/labkit edition solved --out build/solved
+
+# Needs python3.12, python3.13 and 10 GB of disk: Colab's torch is a CUDA build.
+colab-check: setup
+	$(BIN)/python tests/colab_rehearsal.py $(COLAB_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The command `labkit`: doctor, lessons, run, progress and edition."""
+"""The command `labkit`: doctor, lessons, run, progress, edition and badges."""
 
 from __future__ import annotations
 
@@ -142,6 +142,20 @@ def _parser() -> argparse.ArgumentParser:
     edition.add_argument("kind", choices=("student", "solved"))
     edition.add_argument("--out", metavar="DIR", required=True, help="folder for the lessons")
     edition.set_defaults(command=_edition)
+
+    badges = commands.add_parser(
+        "badges", help="write the repository's address into the lessons and the README",
+        description="Writes the setup cell and the badge that opens it in Colab into every lesson, "
+                    "and both into the README; call it in a checkout. Exit code of --check: 0 all "
+                    "agree, 1 some do not.")
+    what = badges.add_mutually_exclusive_group(required=True)
+    what.add_argument("--repo", metavar="OWNER/NAME", help="the repository on GitHub")
+    what.add_argument("--unstamped", action="store_true", help="write no address")
+    what.add_argument("--check", action="store_true",
+                      help="only say which lessons disagree with the README")
+    badges.add_argument("--branch", metavar="NAME", default="main",
+                        help="a branch or tag of it (default: main)")
+    badges.set_defaults(command=_badges)
     return parser
 
 
@@ -244,6 +258,21 @@ def _edition(options: argparse.Namespace) -> int:
 
     written = editions.write(options.kind, options.out)
     print(f"{len(written)} lessons written to {options.out}")
+    return _OK
+
+
+def _badges(options: argparse.Namespace) -> int:
+    from labkit import badges
+    from labkit.setup_cell import Address
+
+    root = badges.checkout()
+    if options.check:
+        wrong = badges.problems(root)
+        print("\n".join(wrong) if wrong else "The lessons and the README agree.")
+        return _FAILED if wrong else _OK
+    address = Address(options.repo, options.branch) if options.repo else None
+    changed = badges.stamp(address, root)
+    print(f"{len(changed)} files written for {address.kit if address else 'no address'}")
     return _OK
 
 

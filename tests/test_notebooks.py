@@ -111,7 +111,7 @@ def test_outputs_carry_no_state_and_no_paths(lesson):
 def test_links_lead_somewhere(lesson):
     for cell in lesson.notebook.cells:
         if cell.cell_type == "markdown":
-            for target in re.findall(r"\]\(([^)#]+\.ipynb)\)", cell.source):
+            for target in re.findall(r"\]\((?!https://)([^)#]+\.ipynb)\)", cell.source):
                 assert (lesson.path.parent / target).exists(), f"{cell.id}: {target}"
 
 
