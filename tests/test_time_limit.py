@@ -126,7 +126,8 @@ def test_ends_in_a_notebook(tmp_path, monkeypatch):
     from nbclient import NotebookClient
 
     exercise = function_exercise()
-    cells = ["import labkit as lab", f"def {exercise.answer}(*given):\n    while True:\n        pass",
+    endless = f"def {exercise.answer}(*given):\n    while True:\n        pass"
+    cells = ["import labkit as lab", endless,
              f'lab.check("{exercise.key}", {exercise.answer})', "print('after')"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3",
