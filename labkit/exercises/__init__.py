@@ -56,8 +56,8 @@ def check(key: str, answer: Any = _MISSING) -> Feedback:
     solved for `lab.progress()`.
 
     It runs on the CPU, on every machine, so that the verdict is the same everywhere, and it ends:
-    what computes for longer than a minute is stopped. Raises BadArgument for an unknown key or a
-    missing answer, and nothing for what the answer does.
+    what computes for longer than half a minute is stopped. Raises BadArgument for an unknown key
+    or a missing answer, and nothing for what the answer does.
     """
     exercise = find(key)
     if answer is _MISSING:

@@ -20,7 +20,7 @@ from typing import Any
 
 from labkit.errors import BadArgument, LabError
 
-COMPUTING = 60.0  # seconds of processor time; the longest check of the kit takes a sixth of it
+COMPUTING = 30.0  # seconds of processor time; the longest check of the kit takes two
 WAITING = 900.0  # seconds on the wall
 _GRACE = 3.0  # seconds for the code to end after it was told to
 _POLL = 0.05
