@@ -9,16 +9,14 @@ from html import escape
 class Table:
     """Rows under columns, with a title above and a note below.
 
-    columns: names; one that starts with ">" is set flush right, one with "`" as code. rows: cells
-    as text.
+    columns: names; one that starts with ">" is set flush right. rows: cells as text.
     """
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]],
                  note: str = "") -> None:
         self.title, self.note = title, note
         self.right = [column.startswith(">") for column in columns]
-        self.code = [column.startswith("`") for column in columns]
-        self.columns = [column.removeprefix(">").removeprefix("`") for column in columns]
+        self.columns = [column.removeprefix(">") for column in columns]
         self.rows = [["" if cell is None else str(cell) for cell in row] for row in rows]
 
     def __repr__(self) -> str:
@@ -37,10 +35,9 @@ class Table:
     def _repr_html_(self) -> str:
         def row(cells: Sequence[str], tag: str) -> str:
             return "<tr>" + "".join(
-                f'<{tag} style="text-align:{"right" if right else "left"};padding:.2em .8em'
-                f'{";font-family:monospace;white-space:pre-wrap" if code and tag == "td" else ""}">'
-                f"{escape(cell)}</{tag}>"
-                for cell, right, code in zip(cells, self.right, self.code, strict=True)) + "</tr>"
+                f'<{tag} style="text-align:{"right" if right else "left"};padding:.2em .8em">'
+                f"{escape(cell)}</{tag}>" for cell, right in zip(cells, self.right, strict=True)
+            ) + "</tr>"
 
         title = f'<div style="font-weight:600">{escape(self.title)}</div>' if self.title else ""
         note = (f'<div style="opacity:.75;max-width:60em;white-space:pre-line">'

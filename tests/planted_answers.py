@@ -311,6 +311,6 @@ PLANTED["17.2"] = [
     ("not divided", (("448.0 / top[i]", "top[i]"),), "the scale is 448 over it"),
     ("the other way round", (("448.0 / top[i]", "top[i] / 448.0"),), "the other way round"),
     ("a sum", (("reduce_absmax", "reduce_abssum"),), "added up"),
-    ("first rows again", (("X[b * rows, 0]", "X[0, 0]"),), "S is wrong|output is wrong"),
-    ("no guard", (("                if b * rows + i < M:\n    ", ""),), "used index"),
+    ("first rows again", (("X[b * rows, 0]", "X[0, 0]"),), "Every block reads the first rows"),
+    ("rows of the first block", (("S[b * rows + i]", "S[i]"),), "output is wrong"),
 ]

@@ -212,6 +212,8 @@ MUTATIONS = [
      "list(o.contiguous().stride())"),
     ("16_cudnn_production", "bias lost", "value = graph.add(", "graph.add("),
     ("16_cudnn_production", "always ReLU", "getattr(graph, activation)", "graph.relu"),
+    ("17_reference", "bias lost", "gelu_approx_tanh(input=biased", "gelu_approx_tanh(input=product"),
+    ("17_reference", "ReLU for GELU", "graph.gelu_approx_tanh(", "graph.relu("),
 ]
 
 

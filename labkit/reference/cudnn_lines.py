@@ -10,8 +10,8 @@ from labkit.reference.page import Line, Page, Ran, compared, executed, failed
 NOTE = ("g is an empty `cudnn.pygraph`. On its left a line has what the graph holds, on its right "
         "\"gives\" what PyTorch holds: A [2, 8, 16], B [2, 16, 8], C [2, 8, 16], bias [2, 1, 16], "
         "alpha = 0.5 on the CPU; an image X [2, 8, 6, 6] and filters W [4, 8, 3, 3], channels "
-        "last; Q, K, V [1, 2, 8, 16]. All float32. Every line's Y was computed by the meaning of "
-        "its graph, in PyTorch on the CPU, and compared.")
+        "last; Q, K, V [1, 2, 8, 16]. All float32; F is `torch.nn.functional`. Every line's Y was "
+        "computed by the meaning of its graph, in PyTorch on the CPU, and compared.")
 _DIM = "set_dim([{0}]).set_stride([{1}])"
 
 GROUPS = {
@@ -31,17 +31,17 @@ GROUPS = {
         Line("batched matrices", "Y = g.matmul(A=A, B=B)", "A @ B"),
         Line("a convolution",
              "Y = g.conv_fprop(image=X, weight=W, padding=[1, 1], stride=[1, 1], dilation=[1, 1])",
-             "torch.nn.functional.conv2d(X, W, padding=1)"),
+             "F.conv2d(X, W, padding=1)"),
         Line("with a stride",
              "Y = g.conv_fprop(image=X, weight=W, padding=[0, 0], stride=[2, 2], dilation=[1, 1])",
-             "torch.nn.functional.conv2d(X, W, stride=2)"),
+             "F.conv2d(X, W, stride=2)"),
         Line("attention",
              "Y, _ = g.sdpa(q=Q, k=K, v=V, attn_scale=0.25, generate_stats=False)",
-             "torch.nn.functional.scaled_dot_product_attention(Q, K, V, scale=0.25)"),
+             "F.scaled_dot_product_attention(Q, K, V, scale=0.25)"),
         Line("causal: each query up to its own key",
              "Y, _ = g.sdpa(q=Q, k=K, v=V, attn_scale=0.25, generate_stats=False, "
              "diagonal_alignment=cudnn.diagonal_alignment.TOP_LEFT, diagonal_band_right_bound=0)",
-             "torch.nn.functional.scaled_dot_product_attention(Q, K, V, scale=0.25, "
+             "F.scaled_dot_product_attention(Q, K, V, scale=0.25, "
              "is_causal=True)"),
     ],
     "One value an element": [
@@ -55,12 +55,12 @@ GROUPS = {
         *(Line(what, f"Y = g.{name}(input={argument})", gives) for what, name, argument, gives in (
             ("ReLU", "relu", "A", "A.relu()"),
             ("ReLU with a slope below 0", "relu", "A, negative_slope=0.1",
-             "torch.nn.functional.leaky_relu(A, 0.1)"),
+             "F.leaky_relu(A, 0.1)"),
             ("ReLU with a top", "relu", "A, upper_clip=1.0", "A.clamp(0, 1)"),
-            ("GELU, exact", "gelu", "A", "torch.nn.functional.gelu(A)"),
+            ("GELU, exact", "gelu", "A", "F.gelu(A)"),
             ("GELU by tanh", "gelu_approx_tanh", "A",
-             "torch.nn.functional.gelu(A, approximate='tanh')"),
-            ("SiLU, here swish", "swish", "A", "torch.nn.functional.silu(A)"),
+             "F.gelu(A, approximate='tanh')"),
+            ("SiLU, here swish", "swish", "A", "F.silu(A)"),
             ("tanh", "tanh", "A", "A.tanh()"), ("sigmoid", "sigmoid", "A", "A.sigmoid()"),
             ("absolute value", "abs", "A", "A.abs()"), ("exponential", "exp", "A", "A.exp()"),
             ("square root", "sqrt", "g.abs(input=A)", "A.abs().sqrt()"),
@@ -197,7 +197,7 @@ def _built(line: Line) -> Ran:
     if line.shows:
         return executed(line, names)
     exec(line.code, names)
-    wanted = eval(line.gives, {"torch": torch, **tensors})
+    wanted = eval(line.gives, {"torch": torch, "F": torch.nn.functional, **tensors})
     out = torch.empty_like(wanted)
     names["Y"].set_name("Y").set_output(True).set_data_type(cudnn.data_type.FLOAT)
     names["Y"].set_dim(list(out.shape)).set_stride(list(out.stride()))

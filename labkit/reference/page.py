@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from labkit.errors import WrongAnswer, first_line
@@ -66,13 +67,29 @@ class Page:
                 rows.append([ran.line.what, first,
                              f"FAILS: {ran.failure}" if ran.failure else ran.gave])
                 rows += [["", text, ""] for text in more]
-        return Table(self.title, ["what", "`line", "`gives"], rows, self.note)
+        return Table(self.title, ["what", "line", "gives"], rows, self.note)
 
     def __repr__(self) -> str:
         return repr(self.table())
 
     def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        rows = []
+        for heading, group in self.groups.items():
+            rows.append(f'<tr><th colspan="3" style="text-align:left;padding:.8em .8em .2em">'
+                        f"{escape(heading)}</th></tr>")
+            rows += [_row(ran) for ran in group]
+        return (f'<div style="font-weight:600">{escape(self.title)}</div>'
+                f'<table style="border-collapse:collapse">{"".join(rows)}</table>'
+                f'<div style="opacity:.75;max-width:60em">{escape(self.note)}</div>')
+
+
+def _row(ran: Ran) -> str:
+    code = "font-family:monospace;white-space:pre-wrap;text-align:left"
+    gave = (f'<td style="padding:.2em .8em;color:#b00020">FAILS: {escape(ran.failure)}</td>'
+            if ran.failure else f'<td style="padding:.2em .8em;{code}">{escape(ran.gave)}</td>')
+    return (f'<tr><td style="padding:.2em .8em;text-align:left;min-width:12em">'
+            f'{escape(ran.line.what)}</td><td style="padding:.2em .8em;{code}">'
+            f"{escape(ran.line.code)}</td>{gave}</tr>")
 
 
 def failed(line: Line, error: BaseException) -> Ran:
@@ -89,7 +106,7 @@ def compared(line: Line, result: Any, names: dict[str, Any]) -> Ran:
     from labkit.verify import compare
 
     try:
-        wanted = eval(line.gives, {"torch": torch, **names})
+        wanted = eval(line.gives, {"torch": torch, "F": torch.nn.functional, **names})
         if not isinstance(wanted, torch.Tensor):
             wanted = torch.tensor(float(wanted))
         result = result.cpu()
