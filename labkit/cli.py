@@ -1,4 +1,4 @@
-"""The command `labkit`: doctor, lessons, run, progress and edition."""
+"""The command `labkit`: doctor, lessons, run, progress, edition, index and new."""
 
 from __future__ import annotations
 
@@ -111,6 +111,13 @@ def _parser() -> argparse.ArgumentParser:
     edition.add_argument("kind", choices=("student", "solved"))
     edition.add_argument("--out", metavar="DIR", required=True, help="folder for the lessons")
     edition.set_defaults(command=_edition)
+
+    index = commands.add_parser(
+        "index", help="write the index of all lessons", description="Writes index.ipynb beside the "
+        "lessons, from their front matter: the index and the glossary.")
+    index.add_argument("--check", action="store_true",
+                       help="write nothing; exit code 1 if the index is out of date")
+    index.set_defaults(command=_index)
     return parser
 
 
@@ -185,6 +192,18 @@ def _edition(options: argparse.Namespace) -> int:
 
     written = editions.write(options.kind, options.out)
     print(f"{len(written)} lessons written to {options.out}")
+    return _OK
+
+
+def _index(options: argparse.Namespace) -> int:
+    from labkit import index
+
+    if options.check:
+        if index.is_up_to_date():
+            return _OK
+        print("The index is out of date; run `labkit index`.")
+        return _FAILED
+    print(f"{index.write()} written")
     return _OK
 
 
