@@ -118,6 +118,15 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--check", action="store_true",
                        help="write nothing; exit code 1 if the index is out of date")
     index.set_defaults(command=_index)
+
+    new = commands.add_parser(
+        "new", help="begin a new lesson", description="Writes a small lesson that passes the "
+        "tests, to fill in: the notebook, its exercises, and what the tests know of it. "
+        "CONTRIBUTING.md says how to go on.")
+    new.add_argument("number", metavar="NN", help="the lesson's number, as in 18")
+    new.add_argument("name", metavar="NAME", help="its name, as in my_kernel")
+    new.add_argument("--title", default="", help="its title (default: made from the name)")
+    new.set_defaults(command=_new)
     return parser
 
 
@@ -204,6 +213,15 @@ def _index(options: argparse.Namespace) -> int:
         print("The index is out of date; run `labkit index`.")
         return _FAILED
     print(f"{index.write()} written")
+    return _OK
+
+
+def _new(options: argparse.Namespace) -> int:
+    from labkit import new_lesson
+
+    for path in new_lesson.write(options.number, options.name, options.title):
+        print(f"{path} written")
+    print("CONTRIBUTING.md says how to go on.")
     return _OK
 
 

@@ -6,6 +6,8 @@ old text stands exactly once in the solution.
 
 from __future__ import annotations
 
+import lesson_cases
+
 Planted = tuple[str, tuple[tuple[str, str], ...], str]
 
 PLANTED: dict[str, list[Planted]] = {}
@@ -314,3 +316,5 @@ PLANTED["17.2"] = [
     ("first rows again", (("X[b * rows, 0]", "X[0, 0]"),), "Every block reads the first rows"),
     ("rows of the first block", (("S[b * rows + i]", "S[i]"),), "output is wrong"),
 ]
+for _cases in lesson_cases.modules().values():
+    PLANTED.update(_cases.PLANTED)

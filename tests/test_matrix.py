@@ -11,6 +11,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import lesson_cases
 import pytest
 
 import labkit as lab
@@ -78,6 +79,8 @@ for _name, _D, _causal in (
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
         lab.kernel("06", "FAST_MATH"), True)
+for _stem, _cases in lesson_cases.modules().items():
+    KERNELS.update({(_stem, name): entry for name, entry in _cases.KERNELS.items()})
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS
          for number in gpus.arch_numbers()]
 

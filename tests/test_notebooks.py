@@ -8,6 +8,7 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import lesson_cases
 import nbformat
 import pytest
 from notebook_format import KERNELSPEC, ROOT, canonical
@@ -216,6 +217,8 @@ MUTATIONS = [
     ("17_reference", "bias lost", "gelu_approx_tanh(input=biased",
      "gelu_approx_tanh(input=product"),
     ("17_reference", "ReLU for GELU", "graph.gelu_approx_tanh(", "graph.relu("),
+    *((stem, *mutation) for stem, cases in lesson_cases.modules().items()
+      for mutation in cases.MUTATIONS),
 ]
 
 
