@@ -22,6 +22,5 @@ def modules() -> dict[str, ModuleType]:
 def selected(request: Any, test: str, *parameters: str) -> list[tuple[Any, ...]]:
     """The values of these parameters for which `test` runs in this session, so that a fixture
     does no more than it is asked for, as with `pytest -k 18`."""
-    return list(dict.fromkeys(
-        tuple(item.callspec.params[name] for name in parameters)
-        for item in request.session.items if getattr(item, "originalname", "") == test))
+    return [tuple(item.callspec.params[name] for name in parameters)
+            for item in request.session.items if getattr(item, "originalname", "") == test]

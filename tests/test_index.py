@@ -36,9 +36,9 @@ def test_it_lists_every_lesson_once_and_links_lead_somewhere():
         assert (NOTEBOOKS / target).is_file(), target
 
 
-def test_all_lessons_are_described_or_only_the_last():
+def test_all_lessons_are_described_or_only_the_last_ones():
     """A lesson without objectives shows only its summary: none may be forgotten."""
-    assert DESCRIBED in (LESSONS, [x for x in LESSONS if x.number == "17"])
+    assert DESCRIBED in (LESSONS, [x for x in LESSONS if int(x.number) >= 17])
 
 
 @pytest.mark.parametrize("lesson", DESCRIBED, ids=lambda lesson: lesson.stem)
