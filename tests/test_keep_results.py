@@ -7,7 +7,7 @@ import json
 import pytest
 from test_reference import LINE
 
-from labkit import keep_results, results
+from labkit import keep_results, results, supervise
 from labkit.run_folder import MEASURED
 
 
@@ -45,3 +45,20 @@ def test_a_run_without_measurements(tmp_path, capsys):
     assert keep_results.main([str(tmp_path), "t4"]) == 2
     assert "has no measurements" in capsys.readouterr().err
     assert keep_results.main([]) == 2
+
+
+def test_a_run_on_a_gpu_keeps_what_its_lessons_measure(tmp_path, monkeypatch):
+    """In its own folder, unless another place was named; on a CPU nothing is measured."""
+    def told(device):
+        base = tmp_path / f"base-{len(list(tmp_path.iterdir()))}"
+        base.mkdir()
+        job = supervise.Job(tmp_path / "02.ipynb", tmp_path / "out" / "02.ipynb", tmp_path / "log",
+                            {"device": device}, 1.0, "run", None, None)
+        return supervise._environment(job, base, "mark")
+
+    monkeypatch.delenv("LABKIT_RECORD", raising=False)
+    assert told("gpu")["LABKIT_RECORD"] == str(tmp_path / "out" / MEASURED)
+    assert "LABKIT_RECORD" not in told("cpu")
+    assert told("cpu")["LABKIT_RUN"] == str(tmp_path / "out")
+    monkeypatch.setenv("LABKIT_RECORD", "mine")
+    assert told("gpu")["LABKIT_RECORD"] == "mine"
