@@ -200,7 +200,8 @@ def _edition(options: argparse.Namespace) -> int:
     from labkit import editions
 
     written = editions.write(options.kind, options.out)
-    print(f"{len(written)} lessons written to {options.out}")
+    count = sum(path.name[:2].isdigit() for path in written)  # not the index
+    print(f"{count} lessons written to {options.out}")
     return _OK
 
 
