@@ -1,4 +1,4 @@
-"""The command `labkit`: doctor, lessons, run, progress, edition and badges."""
+"""The command `labkit`: doctor, lessons, run, bench, progress, edition, badges, index and new."""
 
 from __future__ import annotations
 
@@ -156,6 +156,22 @@ def _parser() -> argparse.ArgumentParser:
     badges.add_argument("--branch", metavar="NAME", default="main",
                         help="a branch or tag of it (default: main)")
     badges.set_defaults(command=_badges)
+
+    index = commands.add_parser(
+        "index", help="write the index of all lessons", description="Writes index.ipynb beside the "
+        "lessons, from their front matter: the index and the glossary.")
+    index.add_argument("--check", action="store_true",
+                       help="write nothing; exit code 1 if the index is out of date")
+    index.set_defaults(command=_index)
+
+    new = commands.add_parser(
+        "new", help="begin a new lesson", description="Writes a small lesson that passes the "
+        "tests, to fill in: the notebook, its exercises, and what the tests know of it. "
+        "CONTRIBUTING.md says how to go on.")
+    new.add_argument("number", metavar="NN", help="the lesson's number, as in 18")
+    new.add_argument("name", metavar="NAME", help="its name, as in my_kernel")
+    new.add_argument("--title", default="", help="its title (default: made from the name)")
+    new.set_defaults(command=_new)
     return parser
 
 
@@ -257,7 +273,29 @@ def _edition(options: argparse.Namespace) -> int:
     from labkit import editions
 
     written = editions.write(options.kind, options.out)
-    print(f"{len(written)} lessons written to {options.out}")
+    count = sum(path.name[:2].isdigit() for path in written)  # not the index
+    print(f"{count} lessons written to {options.out}")
+    return _OK
+
+
+def _index(options: argparse.Namespace) -> int:
+    from labkit import index
+
+    if options.check:
+        if index.is_up_to_date():
+            return _OK
+        print("The index is out of date; run `labkit index`.")
+        return _FAILED
+    print(f"{index.write()} written")
+    return _OK
+
+
+def _new(options: argparse.Namespace) -> int:
+    from labkit import new_lesson
+
+    for path in new_lesson.write(options.number, options.name, options.title):
+        print(f"{path} written")
+    print("CONTRIBUTING.md says how to go on.")
     return _OK
 
 

@@ -250,6 +250,12 @@ def recorded_plans(name: str, gpu: str = "h200") -> dict[str, Any]:
                        f"({type(error).__name__}: {error}); measure it again.") from error
 
 
+def is_recorded(name: str, gpu: str = "h200") -> bool:
+    """Whether the recording shipped for `gpu` has a measurement called `name`: a lesson can leave
+    out what nobody has measured yet. Raises what `recorded` raises."""
+    return bool(recorded(gpu).find(name))
+
+
 def recorded(gpu: str = "h200") -> Recording:
     """The recording shipped for `gpu` (a results file's stem). Raises LabError if there is none."""
     name = str(gpu).lower().replace(" ", "")

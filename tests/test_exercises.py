@@ -7,6 +7,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import lesson_cases
 import pytest
 from notebook_format import ROOT
 from planted_answers import PLANTED
@@ -58,20 +59,26 @@ def judged(chosen, folder):
 
 
 @pytest.fixture(scope="session")
-def verdicts(tmp_path_factory):
-    """The feedback on every solution and on the first wrong answers."""
-    chosen = {(e.key, "solution"): e.solution for e in EXERCISES} | {
-        (e.key, what): planted(e, replacements)
-        for e in EXERCISES for what, replacements, _ in PLANTED[e.key][:ALWAYS]}
-    return judged(chosen, tmp_path_factory.mktemp("progress"))
+def verdicts(request, tmp_path_factory):
+    """The feedback on every solution and on the first wrong answers, of those in this session."""
+    solved = lesson_cases.selected(request, "test_solution_is_correct", "exercise")
+    chosen = {(e.key, "solution"): e.solution for (e,) in solved}
+    return judged(chosen | wrong(request, "test_wrong_answer_is_told_why"),
+                  tmp_path_factory.mktemp("progress"))
 
 
 @pytest.fixture(scope="session")
-def more_verdicts(tmp_path_factory):
+def more_verdicts(request, tmp_path_factory):
     """The feedback on the other wrong answers."""
-    chosen = {(e.key, what): planted(e, replacements)
-              for e in EXERCISES for what, replacements, _ in PLANTED[e.key][ALWAYS:]}
-    return judged(chosen, tmp_path_factory.mktemp("progress"))
+    return judged(wrong(request, "test_another_wrong_answer_is_told_why"),
+                  tmp_path_factory.mktemp("progress"))
+
+
+def wrong(request, test):
+    """(key, name) -> the source of the wrong answers for which `test` runs."""
+    wanted = lesson_cases.selected(request, test, "key", "what")
+    return {(key, what): planted(find(key), replacements) for key, wrong in PLANTED.items()
+            for what, replacements, _ in wrong if (key, what) in wanted}
 
 
 def wrong_answers(part):

@@ -8,6 +8,7 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import lesson_cases
 import nbformat
 import pytest
 from notebook_format import KERNELSPEC, ROOT, canonical
@@ -58,7 +59,8 @@ def test_ids_are_readable_and_unique(lesson):
 @each_lesson
 def test_front_matter(lesson):
     matter = lesson.front_matter
-    assert set(matter) == set(lessons.FRONT_MATTER)
+    assert set(lessons.FRONT_MATTER) <= set(matter) <= {*lessons.FRONT_MATTER,
+                                                        *lessons.FOR_THE_INDEX}
     assert matter["gpu"] in ("optional", "required") and 5 <= matter["minutes"] <= 90
     assert matter["min_sm"] in (0, 75, 80, 86, 89, 90)
     assert set(matter["sm80_cells"]) <= {cell.id for cell in lesson.kernel_cells()}
@@ -119,8 +121,10 @@ def test_links_lead_somewhere(lesson):
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    return runner.run(device="cpu", out=tmp_path_factory.mktemp("runs"), folder=ROOT / "notebooks")
+def report(request, tmp_path_factory):
+    wanted = lesson_cases.selected(request, "test_lesson_runs_on_the_cpu", "lesson")
+    return runner.run([lesson.stem for (lesson,) in wanted], device="cpu",
+                      out=tmp_path_factory.mktemp("runs"), folder=ROOT / "notebooks")
 
 
 @each_lesson
@@ -241,14 +245,19 @@ MUTATIONS = [
     ("16_cudnn_production", "bias lost", "value = graph.add(", "graph.add("),
     ("16_cudnn_production", "always ReLU", "getattr(graph, activation)", "graph.relu"),
 ]
+MUTATIONS += [(stem, *mutation) for stem, cases in lesson_cases.modules().items()
+              for mutation in cases.MUTATIONS]
 
 
 @pytest.fixture(scope="module")
-def mutated(tmp_path_factory):
-    """All mutated lessons in one run: mutation -> result."""
+def mutated(request, tmp_path_factory):
+    """The mutated lessons of this session in one run: mutation -> result."""
     folder = tmp_path_factory.mktemp("mutated")
+    wanted = lesson_cases.selected(request, "test_a_broken_kernel_fails_its_lesson", "stem", "what")
     names = {}
     for place, (stem, what, old, new) in enumerate(MUTATIONS):
+        if (stem, what) not in wanted:
+            continue
         notebook = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
         cells = [cell for cell in notebook.cells if "kernel" in cell.metadata.get("tags", [])]
         (cell,) = [cell for cell in cells if cell.source.count(old) == 1]
