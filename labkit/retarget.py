@@ -49,7 +49,8 @@ _ASSERTS = {"tl.device_assert", "tl.device_assert_with_msg"}
 _MISSING = {"tirx.popcount", "tirx.clz", "tirx.dp4a"}
 # ... and those that say nothing to a single thread
 _VANISH = {"tirx.tvm_storage_sync", "tl.sync_warp", "tl.set_max_nreg", "tl.no_set_max_nreg",
-           "tl.annotate_producer_reg_dealloc", "tl.annotate_consumer_reg_alloc"}
+           "tl.annotate_producer_reg_dealloc", "tl.annotate_consumer_reg_alloc",
+           "tl.tma_store_arrive", "tl.tma_store_wait"}
 # operator -> function of the C library in float32
 _MATH = {"tirx.exp": "expf", "tirx.exp2": "exp2f", "tirx.exp10": "exp10f", "tirx.log": "logf",
          "tirx.log2": "log2f", "tirx.log10": "log10f", "tirx.log1p": "log1pf",
@@ -260,6 +261,9 @@ def _replace_calls(graph: _Graph, places: dict) -> None:
         arguments = graph.nodes[data["args"]]["data"]
         if name in _VANISH:
             graph.nodes[index] = graph.nodes[graph.integer("int32", 0)]
+        elif name == "tl.tileop.tma_copy" and not graph.nodes[data["annotations"]]["data"]:
+            # a store that is not waited for; a load names the barrier on which it is
+            data["op"] = graph.add("ir.Op", "tl.tileop.copy")
         elif name in _MATH and data["dtype"] in ("float32", "float16"):
             called = graph.call("tirx.call_pure_extern", "float32", [
                 graph.string(_MATH[name]), *(graph.cast("float32", a) for a in arguments)])

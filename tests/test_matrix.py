@@ -41,6 +41,11 @@ def _persistent(sm):
                                                **lab.kernel("03", "persistent_schedule")(sm))
 
 
+def _in_flight(sm):
+    return lab.kernel("03", "gemm_in_flight")(4096, 4096, 4096, dtype=_sixteen_bit(sm),
+                                              **lab.kernel("03", "in_flight_schedule")(sm))
+
+
 def _fp8(sm):
     """Below compute capability 8.9 the lesson multiplies the same values in 16 bits."""
     dtype = "float8_e4m3fn" if sm >= 89 else _sixteen_bit(sm)
@@ -68,6 +73,7 @@ KERNELS = {
     ("02_gemm", "gemm"): (lambda sm: _gemm(sm, "float16"), None, True),
     ("03_schedules", "gemm"): (lambda sm: _gemm(sm, _sixteen_bit(sm)), None, True),
     ("03_schedules", "gemm_persistent"): (_persistent, None, True),
+    ("03_schedules", "gemm_in_flight"): (_in_flight, None, True),
     ("03_schedules", "gemm_fp8"): (_fp8, None, True),
     ("04_epilogue_fusion", "gemm_bias_gelu"): (_gelu, lab.kernel("04", "FAST_MATH"), True),
     ("05_softmax", "softmax"): (

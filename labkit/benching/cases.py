@@ -21,6 +21,7 @@ _ATTENTIONS: list[dict[str, Any]] = [
 FURTHER: dict[str, list[dict[str, Any]]] = {
     "gemm": [{"dtype": "bfloat16"}, *(case | {"dtype": "bfloat16"} for case in _GEMMS)],
     "gemm_persistent": _GEMMS,
+    "gemm_in_flight": _GEMMS,
     "gemm_bias_gelu": [{"M_gpu": size, "N_gpu": size, "K_gpu": size} for size in (4096, 8192)],
     "flash_attention": _ATTENTIONS,
     "flash_attention_causal": _ATTENTIONS,

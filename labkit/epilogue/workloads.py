@@ -135,9 +135,9 @@ def _residual(s: dict[str, int], own: _Inputs, K: int) -> Workload:
         view=lambda o: dict(x=o["x"], normed=o["scaled"] * rstd(o["sumsq"][None])[:, None]))
 
 
-def _swiglu(s: dict[str, int], own: _Inputs) -> Workload:
+def _swiglu(s: dict[str, int], own: _Inputs, name: str, chosen: Any) -> Workload:
     W = own.weight(2 * s["f"], s["d"], s["d"])
-    return Workload("gemm_swiglu", catalogue.rstd_swiglu, B=W, transpose_B=True,
+    return Workload(name, chosen, B=W, transpose_B=True,
                     after=unfused.swiglu_after, eager=unfused.eager_swiglu,
                     baseline_B=_halves(W, 0).t(), view=lambda o: dict(y=o["y"]),
                     **own.normed(s["M"], s["d"]))
@@ -203,7 +203,11 @@ _MAKERS: dict[str, tuple[Callable[..., Workload], Callable[[dict], tuple[int, in
                           lambda s: (s["M"], s["d"], s["d"])),
     "gemm_residual_rms, down": (lambda s, own: _residual(s, own, s["f"]),
                                 lambda s: (s["M"], s["d"], s["f"])),
-    "gemm_swiglu": (_swiglu, lambda s: (s["M"], 2 * s["f"], s["d"])),
+    "gemm_swiglu": (lambda s, own: _swiglu(s, own, "gemm_swiglu", catalogue.rstd_swiglu),
+                    lambda s: (s["M"], 2 * s["f"], s["d"])),
+    "gemm_swiglu_forward": (
+        lambda s, own: _swiglu(s, own, "gemm_swiglu_forward", catalogue.rstd_swiglu_forward),
+        lambda s: (s["M"], 2 * s["f"], s["d"])),
     "gemm_rms_rope": (_rope, lambda s: (s["M"], s["d"] + 2 * s["kv"], s["d"])),
     "gemm_cross_entropy": (_loss, lambda s: (s["M"], s["V"], s["d"])),
     "gemm_dswiglu": (_dswiglu, lambda s: (s["M"], s["f"], s["d"])),
@@ -222,7 +226,8 @@ def shape(name: str, s: dict[str, int]) -> dict[str, int]:
 
 def make(name: str, s: dict[str, int], dtype: torch.dtype, device: str) -> Workload:
     """The workload `name` with random tensors from torch's generator. gemm_residual_rms: the output
-    projection ("…, down": the down projection); gemm_drms: behind QKV ("…, in": behind gate and
+    projection ("…, down": the down projection); gemm_swiglu_forward: for inference, where the
+    backward pass needs no pre-activation; gemm_drms: behind QKV ("…, in": behind gate and
     up). Raises BadArgument for a name it does not know."""
     return _known(name)[0](s, _Inputs(dtype, device))
 
