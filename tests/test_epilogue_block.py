@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from labkit import benchmark
+from labkit.benchmark import Times
 from labkit.epilogue import catalogue, choice, functions, pairs, run
 from labkit.epilogue.block import Block, Model
 from labkit.epilogue.checking import finished, random_operands
@@ -279,6 +281,32 @@ def test_a_product_may_leave_its_epilogue_to_a_kernel_behind_it(monkeypatch):
     with choice.everything_fused():
         _run(block, x, 2)
     assert len(ran) == 7
+
+
+def test_the_faster_way_of_each_product_is_kept(monkeypatch):
+    """With times that are made up: no GPU is here. Both ways are run."""
+    def tensors(chosen, M, N, K, transpose_B, dtype):
+        A, B = torch.randn(M, K), torch.randn((N, K) if transpose_B else (K, N))
+        return A, B, random_operands(chosen, M, N, "float32")
+
+    def time_each(candidates, milliseconds):
+        outputs = {name: call() for name, call in candidates.items()}
+        assert set(outputs[choice.EPILOGUE]) == set(outputs[choice.KERNEL])
+        deep = outputs[choice.EPILOGUE].keys() & {"sumsq", "normed"}
+        return {name: Times(2.0 if (name == choice.EPILOGUE) == bool(deep) else 1.0, 0.0, 10)
+                for name in candidates}
+
+    block, _ = _block()
+    monkeypatch.setattr(choice, "_tensors", tensors)
+    monkeypatch.setattr(choice, "_separate", set())
+    monkeypatch.setattr(benchmark, "time_each", time_each)
+    rows = block.choose(12)
+    kept = {(row[0], row[1].split(" x ")[2]): row[-1] for row in rows}
+    assert len(rows) == 7 and all(len(row) == len(choice.COLUMNS) for row in rows)
+    assert kept["dswiglu", "32"] == kept["rstd_rope", "32"] == choice.EPILOGUE
+    assert kept["residual_rms", "24"] == kept["drms_residual", "48"] == choice.KERNEL
+    assert {entry[0].name for entry in choice._separate} == {"residual_rms", "drms_residual"}
+    assert all(entry[5:] == (torch.float32, "cuda") for entry in choice._separate)
 
 
 @pytest.mark.parametrize("chosen", catalogue.ALL, ids=lambda e: e.name)
