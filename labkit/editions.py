@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labkit import lessons
+from labkit import index, lessons
 from labkit.errors import BadArgument, LabError
 from labkit.exercises.exercise import all_exercises
 
@@ -23,7 +23,8 @@ def write(kind: str, out: str | Path, folder: Path | None = None) -> list[Path]:
     kind: "student" or "solved". The outputs of the exercises' cells are removed, as they have not
     run yet; `labkit run` with LABKIT_NOTEBOOKS set to `out` runs them. Returns the files. Raises
     BadArgument for another kind or a folder that cannot be written or holds the lessons
-    themselves, LabError for a lesson that lacks the cell of an exercise.
+    themselves, LabError for a lesson that lacks the cell of an exercise. The index, if there is
+    one, goes with them.
     """
     if kind not in KINDS:
         raise BadArgument(f"There is no edition {kind!r}; the editions are {' and '.join(KINDS)}.")
@@ -32,6 +33,8 @@ def write(kind: str, out: str | Path, folder: Path | None = None) -> list[Path]:
         raise BadArgument(f"The folder {out} holds the lessons themselves, and they would be "
                           "overwritten; choose another one.")
     texts = {lesson.path.name: _edition(lesson, kind) for lesson in lessons.all_lessons(folder)}
+    if (folder / index.NAME).is_file():  # lessons link to it
+        texts[index.NAME] = (folder / index.NAME).read_text()
     written = []
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,13 @@
 A lesson is `notebooks/NN_name.ipynb`. Its front matter is the notebook metadata `labkit`:
 
     {"title": "Vector add", "summary": "one sentence", "minutes": 25,
-     "gpu": "optional" | "required", "min_sm": 0, "sm80_cells": [], "uses": ["tilelang"]}
+     "gpu": "optional" | "required", "min_sm": 0, "sm80_cells": [], "uses": ["tilelang"],
+     "objectives": ["launch a grid of blocks"], "before": ["00"], "needs": "a sentence",
+     "terms": {"grid": "all blocks of one launch"}}
 
 `min_sm` is the lowest compute capability (75, 80, ...) that the whole lesson needs; 0: any.
-`sm80_cells` are the ids of the kernel cells that need compute capability 8.0 or later.
+`sm80_cells` are the ids of the kernel cells that need compute capability 8.0 or later. The last
+four are for the index and its glossary (`labkit index`), and may be missing.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from labkit.errors import BadArgument, LabError
 
 FRONT_MATTER = {"title": str, "summary": str, "minutes": int, "gpu": str, "min_sm": int,
                 "sm80_cells": list, "uses": list}
+FOR_THE_INDEX = {"objectives": list, "before": list, "needs": str, "terms": dict}
 
 _LARGEST = 100_000_000  # bytes of a notebook
 
@@ -85,8 +89,8 @@ class Lesson:
         if missing:
             raise LabError(f"{self.path.name} lacks {', '.join(missing)} in its metadata 'labkit'; "
                            "copy the block from another lesson and fill it in.")
-        for key, kind in FRONT_MATTER.items():
-            if not isinstance(matter[key], kind):
+        for key, kind in {**FRONT_MATTER, **FOR_THE_INDEX}.items():
+            if key in matter and not isinstance(matter[key], kind):
                 raise LabError(f"{self.path.name} has {matter[key]!r} as {key} in its metadata "
                                f"'labkit', where a value of type {kind.__name__} belongs; "
                                "correct it.")

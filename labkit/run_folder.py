@@ -13,6 +13,7 @@ from pathlib import Path
 from labkit.errors import BadArgument
 
 RUNS = Path("runs")  # where runs go that name no folder
+MEASURED = "measurements.jsonl"  # what the lessons of a run measured on a GPU
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import psutil
 
 from labkit import processes
 from labkit.executed import UNKNOWN, exit_code, last_started, problem
+from labkit.run_folder import MEASURED
 
 _LOG_BYTES = 1_000_000  # what is kept of a log's beginning, and of its end
 
@@ -162,7 +163,11 @@ def _environment(job: Job, base: Path, mark: str) -> dict[str, str]:
         first["PYTHONPATH"] = package
     mine = {} if job.gpu is None else {"CUDA_VISIBLE_DEVICES": job.gpu}
     threads = {} if job.threads is None else {"OMP_NUM_THREADS": str(job.threads)}
-    return {**threads, **os.environ, **mine, processes.MARK: mark,
+    # what a lesson measures on a GPU is kept with the run, if it goes nowhere else
+    kept = ({"LABKIT_RECORD": str(job.copy.parent / MEASURED)}
+            if job.parameters.get("device") == "gpu" else {})
+    return {**threads, **kept, **os.environ, **mine, processes.MARK: mark,
+            "LABKIT_RUN": str(job.copy.parent),
             "LABKIT_NOTEBOOKS": str(job.source.resolve().parent),
             "JUPYTER_RUNTIME_DIR": str(base / "runtime"),
             **{name: os.pathsep.join(filter(None, [str(path), os.environ.get(name)]))

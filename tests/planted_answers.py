@@ -6,9 +6,12 @@ old text stands exactly once in the solution.
 
 from __future__ import annotations
 
+import lesson_cases
+from planted_cudnn_answers import CUDNN
+
 Planted = tuple[str, tuple[tuple[str, str], ...], str]
 
-PLANTED: dict[str, list[Planted]] = {}
+PLANTED: dict[str, list[Planted]] = dict(CUDNN)
 
 PLANTED["02.1"] = [
     ("not cleared", (("T.clear(acc)", "pass"),), "an accumulator that was not cleared"),
@@ -413,3 +416,5 @@ PLANTED["11.3"] = [
     ("exposed divides", (("* exposed", "/ exposed"),), "exposed multiplies"),
     ("room alone", (("room * main_loop * exposed", "room"),), "That is the room alone"),
 ]
+for _cases in lesson_cases.modules().values():
+    PLANTED.update(_cases.PLANTED)

@@ -68,7 +68,7 @@ def test_the_command_writes_them(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("LABKIT_NOTEBOOKS", str(NOTEBOOKS))
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress.json"))
     assert cli.main(["edition", "solved", "--out", str(tmp_path / "solved")]) == 0
-    assert f"{len(list(NOTEBOOKS.glob('*.ipynb')))} lessons written" in capsys.readouterr().out
+    assert f"{len(list(NOTEBOOKS.glob('[0-9]*.ipynb')))} lessons written" in capsys.readouterr().out
     assert cli.main(["progress"]) == 0
     assert f"0 of {len(all_exercises())} solved" in capsys.readouterr().out
 

@@ -12,7 +12,20 @@ import torch
 from epilogue_cases import SMALL, named, operands, run
 
 import labkit as lab
-from labkit.epilogue import catalogue, check, declare, epilogue, gemm, matmul, ops, pairs, plain
+from labkit.epilogue import (
+    OPTIONS,
+    catalogue,
+    check,
+    declare,
+    epilogue,
+    gemm,
+    matmul,
+    ops,
+    pairs,
+    plain,
+    schedule,
+)
+from labkit.epilogue.schedules import shared_bytes
 from labkit.epilogue.steps import LOWEST
 from labkit.errors import BadArgument, WrongAnswer
 
@@ -42,7 +55,8 @@ def test_every_epilogue_against_float64(name):
                        ("residual_rms", "rstd_swiglu", "rstd_cross_entropy", "dswiglu"))])
 @pytest.mark.parametrize("more", [
     dict(dtype="bfloat16", transpose_B=True), dict(dtype="float32"), dict(blocks=3, group=2),
-    dict(prefetch=2), dict(block_N=32), dict(piece=64, block_M=64), dict(per_sm=2),
+    dict(prefetch=2, piece=16), dict(rows=16, in_place=True, prefetch=1), dict(block_N=32),
+    dict(piece=64, block_M=64), dict(per_sm=2),
 ], ids=str)
 def test_knobs_change_nothing(name, more):
     _check(named(name), 70, 144, 40, **(SMALL | more))
@@ -341,3 +355,28 @@ def test_check_finds_wrong_mathematics_and_wrong_operands():
         check(catalogue.dswiglu, lambda product, z: {})
     with pytest.raises(BadArgument, match="does not know rstd"):
         check(catalogue.add_bias, rstd=torch.ones(130))
+
+
+@pytest.mark.parametrize(("knobs", "said"), [
+    (dict(prefetch=3), "take turns of 3"), (dict(prefetch=2, piece=32), "as many as the turns"),
+    (dict(rows=24), "divides block_M")])
+def test_turns_and_parts_that_do_not_fit(knobs, said):
+    with pytest.raises(BadArgument, match=said):
+        gemm(catalogue.residual_rms)(64, 64, 64, **(SMALL | knobs))
+
+
+def test_groups_divide_the_columns_of_tiles():
+    """T.Persistent computes whole groups of columns: three of two would be one column too many,
+    and the partial results of the last would be written behind the end."""
+    _check(catalogue.rstd_cross_entropy, 40, 5 * 64, 24, **(SMALL | dict(blocks=2, group=2)))
+
+
+@pytest.mark.parametrize("name", ["plain", *(e.name for e in catalogue.ALL)])
+def test_schedules_for_hopper_fit_shared_memory(name):
+    """The account by which a schedule is chosen is the compiler's own."""
+    chosen = plain if name == "plain" else named(name)
+    knobs = schedule(90, chosen)
+    assert knobs["blocks"], "none of the schedules with blocks that stay fitted"
+    program = gemm(chosen)(8192, 4096, 4096, dtype="bfloat16", transpose_B=True, **knobs)
+    shared = lab.cross_compile(program, "H100", pass_configs=OPTIONS).shared_bytes
+    assert 0 <= shared - shared_bytes(chosen, knobs) <= 1024  # each tile starts on a boundary

@@ -39,23 +39,16 @@ def kernel_for(chosen: Epilogue, A: Any, B: Any, transpose_B: bool = False,
                      A.device.type, None if knobs is None else tuple(sorted(knobs.items())))
 
 
-def own_schedule(chosen: Epilogue, device: str) -> dict[str, Any]:
+def own_schedule(chosen: Epilogue, device: str, dtype: str = "bfloat16") -> dict[str, Any]:
     """The schedule with which `matmul` runs this epilogue, on "cpu" or on the GPU that is there."""
     import torch
 
     if device == "cpu":
         return dict(CPU)
-    major, minor = torch.cuda.get_device_capability()
-    return schedule_for(chosen, 10 * major + minor)
-
-
-def schedule_for(chosen: Epilogue, sm: int) -> dict[str, Any]:
-    """The schedule for an epilogue on a compute capability times 10: that of `schedules`, with
-    smaller pieces where a sum over rows, whose tile is float32, would not fit the 64 KiB of shared
-    memory that a block gets below 8.0."""
-    knobs = schedule(sm)
-    if sm < 80 and any(o.kind == "row_reduce" for o in chosen.outputs):
-        knobs["piece"] = 16
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    knobs = schedule(10 * properties.major + properties.minor, chosen, dtype)
+    if "blocks" in knobs:
+        knobs["blocks"] = properties.multi_processor_count * max(1, knobs["per_sm"])
     return knobs
 
 
@@ -112,12 +105,13 @@ def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B:
               device: str, knobs: tuple | None) -> Any:
     import labkit as lab
 
-    chosen_knobs = own_schedule(chosen, device) if knobs is None else dict(knobs)
+    chosen_knobs = own_schedule(chosen, device, dtype) if knobs is None else dict(knobs)
     options = OPTIONS
     if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
         # one step along K: a producer warp of its own has nothing to run ahead of, and such
         # kernels were reported to hang on an H100 (tile-ai/tilelang #2566)
         options = OPTIONS | {"tl.disable_warp_specialized": True}
+        chosen_knobs |= dict(per_sm=0, in_flight=0)
     builder = gemm(chosen)
     return lab.compile(builder(M, N, K, dtype=dtype, transpose_B=transpose_B, **chosen_knobs),
                        out_idx=builder.out_idx, device="cpu" if device == "cpu" else "gpu",

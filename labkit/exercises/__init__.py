@@ -14,6 +14,7 @@ from typing import Any
 from labkit.errors import BadArgument
 from labkit.exercises import progress_file
 from labkit.exercises.exercise import Exercise, Outcome, all_exercises, find
+from labkit.exercises.time_limit import TookTooLong, limited
 from labkit.pictures import Picture
 from labkit.table import Table
 
@@ -54,8 +55,10 @@ def check(key: str, answer: Any = _MISSING) -> Feedback:
     """Judges `answer`, the function or value that the exercise `key` asks for, and keeps what was
     solved for `lab.progress()`.
 
-    It runs on the CPU, on every machine, so that the verdict is the same everywhere. Raises
-    BadArgument for an unknown key or a missing answer, and nothing for what the answer does.
+    It runs on the CPU, on every machine, so that the verdict is the same everywhere, and it ends:
+    what computes for longer than half a minute is stopped. A cuDNN graph that is right there runs
+    on the GPU too, where there is one and it has a plan. Raises BadArgument for an unknown key or a
+    missing answer, and nothing for what the answer does.
     """
     exercise = find(key)
     if answer is _MISSING:
@@ -64,7 +67,10 @@ def check(key: str, answer: Any = _MISSING) -> Feedback:
     if not exercise.attempted(answer):
         return Feedback(False, False, f"{exercise.heading}: not attempted yet.\nWrite your answer "
                         f"in this cell and run it. Stuck? lab.hint(\"{exercise.key}\") helps.")
-    outcome = exercise.judge(answer)
+    try:
+        outcome = limited(lambda: exercise.judge(answer), answer)
+    except TookTooLong as error:
+        outcome = Outcome(False, (str(error),))
     shown = outcome.ok and exercise.is_solution(answer)
     note = "" if shown else progress_file.record(exercise.key, attempt=True, solved=outcome.ok)
     lines = [f"{exercise.heading}: {'correct.' if outcome.ok else 'not right yet.'}",
