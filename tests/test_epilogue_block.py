@@ -6,8 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.epilogue import functions, pairs, run
+from labkit import benchmark
+from labkit.benchmark import Times
+from labkit.epilogue import catalogue, choice, functions, pairs, run
 from labkit.epilogue.block import Block, Model
+from labkit.epilogue.checking import finished, random_operands
 from labkit.epilogue.rope import rope
 from labkit.errors import BadArgument
 
@@ -259,11 +262,71 @@ def test_prepared_kernels_are_those_that_a_step_needs():
     assert run._compiled.cache_info().misses == misses
 
 
+def test_a_product_may_leave_its_epilogue_to_a_kernel_behind_it(monkeypatch):
+    """The same outputs, both ways, and the block with its products in two kernels."""
+    block, x = _block()
+    entries = {(e, M, N, K, turned, torch.float32, "cpu")
+               for e, M, N, K, turned in block._products(12)}
+    fused = _run(block, x.requires_grad_(), 2)[0]
+    (gradient,) = torch.autograd.grad(fused.sum(), x)
+    monkeypatch.setattr(choice, "_separate", entries)
+    ran, separate = [], choice.separate
+    monkeypatch.setattr(choice, "separate",
+                        lambda e, *a, **k: ran.append(e.name) or separate(e, *a, **k))
+    found = _run(block, x, 2)[0]
+    (again,) = torch.autograd.grad(found.sum(), x)
+    assert len(ran) == 7
+    assert _error(found.detach(), fused.detach().double()) < 1e-6
+    assert _error(again, gradient.double()) < 1e-6
+    with choice.everything_fused():
+        _run(block, x, 2)
+    assert len(ran) == 7
+
+
+def test_the_faster_way_of_each_product_is_kept(monkeypatch):
+    """With times that are made up: no GPU is here. Both ways are run."""
+    def tensors(chosen, M, N, K, transpose_B, dtype):
+        A, B = torch.randn(M, K), torch.randn((N, K) if transpose_B else (K, N))
+        return A, B, random_operands(chosen, M, N, "float32")
+
+    def time_each(candidates, milliseconds):
+        outputs = {name: call() for name, call in candidates.items()}
+        assert set(outputs[choice.EPILOGUE]) == set(outputs[choice.KERNEL])
+        deep = outputs[choice.EPILOGUE].keys() & {"sumsq", "normed"}
+        return {name: Times(2.0 if (name == choice.EPILOGUE) == bool(deep) else 1.0, 0.0, 10)
+                for name in candidates}
+
+    block, _ = _block()
+    monkeypatch.setattr(choice, "_tensors", tensors)
+    monkeypatch.setattr(choice, "_separate", set())
+    monkeypatch.setattr(benchmark, "time_each", time_each)
+    rows = block.choose(12)
+    kept = {(row[0], row[1].split(" x ")[2]): row[-1] for row in rows}
+    assert len(rows) == 7 and all(len(row) == len(choice.COLUMNS) for row in rows)
+    assert kept["dswiglu", "32"] == kept["rstd_rope", "32"] == choice.EPILOGUE
+    assert kept["residual_rms", "24"] == kept["drms_residual", "48"] == choice.KERNEL
+    assert {entry[0].name for entry in choice._separate} == {"residual_rms", "drms_residual"}
+    assert all(entry[5:] == (torch.float32, "cuda") for entry in choice._separate)
+
+
+@pytest.mark.parametrize("chosen", catalogue.ALL, ids=lambda e: e.name)
+def test_both_ways_of_every_epilogue(chosen):
+    torch.manual_seed(0)
+    A, B = torch.randn(9, 24).half(), torch.randn(48, 24).half() / 5
+    given = random_operands(chosen, 9, 48)
+    wanted = chosen.reference(A.double() @ B.double().t(), **given)
+    found = choice.separate(chosen, A, B, True, **given)
+    for o in chosen.outputs:
+        value = finished(o, found[o.name])
+        assert value.dtype == (torch.float16 if o.kind == "store" else torch.float32)
+        assert _error(value, wanted[o.name]) < 2e-3, o.name
+
+
 def test_without_gradients_gate_and_up_are_not_stored(monkeypatch):
     block, x = _block()
-    ran, matmul = [], functions.matmul
-    monkeypatch.setattr(functions, "matmul",
-                        lambda chosen, *a, **k: ran.append(chosen.name) or matmul(chosen, *a, **k))
+    ran, made = [], functions.product
+    monkeypatch.setattr(functions, "product",
+                        lambda chosen, *a, **k: ran.append(chosen.name) or made(chosen, *a, **k))
     kept = _run(block, x, 2)[0]
     assert "rstd_swiglu" in ran
     ran.clear()

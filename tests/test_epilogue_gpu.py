@@ -48,7 +48,8 @@ def test_every_epilogue(cuda, name, knobs, M, N, K):
 def test_a_model_and_its_gradients(cuda):
     torch.manual_seed(0)
     dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
-    model = Model(vocabulary=1000, d=256, heads=4, f=640, layers=2, dtype=dtype).cuda()
+    model = Model(vocabulary=1000, d=256, heads=4, f=640, layers=2, dtype=dtype,
+                  kv_heads=2).cuda()
     tokens = torch.randint(0, 1000, (4, 200), device="cuda")
     target = tokens.roll(-1, 1)
     target[:, -1] = -100

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.epilogue import catalogue, functions
+from labkit.epilogue import catalogue, choice, functions
 from labkit.epilogue.functions import Stream
 from labkit.epilogue.pairs import GROUP, join, split
 from labkit.epilogue.rope import rope
@@ -77,12 +77,21 @@ class Block(nn.Module):
     def prepare(self, rows: int) -> None:
         """Compiles the kernels for a stream of so many rows, several at a time. Without it each
         one is compiled when it is first needed."""
+        compile_all(self._products(rows), self.dtype, self.W_o.device)
+
+    def choose(self, rows: int) -> list[list[Any]]:
+        """Times each of the seven products of a step on this GPU, with its epilogue and as cuBLAS
+        with a kernel behind it, and keeps the faster way from then on. Returns the rows that
+        `choice.choose` returns. Raises NeedsGPU."""
+        return choice.choose(self._products(rows), self.dtype)
+
+    def _products(self, rows: int) -> list[choice.Product]:
         d, n, f = self.W_o.shape[0], self.W_qkv.shape[0], self.W_out.shape[1]
         e = catalogue
-        compile_all([(e.rstd_rope, rows, n, d, True), (e.residual_rms, rows, d, d, True),
-                     (e.rstd_swiglu, rows, 2 * f, d, True), (e.residual_rms, rows, d, f, True),
-                     (e.dswiglu, rows, f, d, False), (e.drms_residual, rows, d, 2 * f, False),
-                     (e.drms_residual, rows, d, n, False)], self.dtype, self.W_o.device)
+        return [(e.rstd_rope, rows, n, d, True), (e.residual_rms, rows, d, d, True),
+                (e.rstd_swiglu, rows, 2 * f, d, True), (e.residual_rms, rows, d, f, True),
+                (e.dswiglu, rows, f, d, False), (e.drms_residual, rows, d, 2 * f, False),
+                (e.drms_residual, rows, d, n, False)]
 
     def reference(self, x: torch.Tensor, batch: int = 1) -> torch.Tensor:
         """The same function of x [T, d] in plain torch, in x's dtype."""

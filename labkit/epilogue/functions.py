@@ -27,8 +27,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from labkit.epilogue import catalogue, finalize
+from labkit.epilogue.choice import product
 from labkit.epilogue.rope import turn_back
-from labkit.epilogue.run import matmul
 
 Stream = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -97,9 +97,9 @@ def _norm_backward(dz: torch.Tensor, W: torch.Tensor, x: torch.Tensor, gamma: to
     """From the gradient of z = norm(x) W^T: the gradients of x (`dx` past the norm is added), gamma
     and, where it is trained, W. dz [T, n], W [n, d]."""
     if dx is None:
-        found = matmul(catalogue.drms, dz, W, x=x, rstd=rstd, s=s, gamma=gamma)
+        found = product(catalogue.drms, dz, W, x=x, rstd=rstd, s=s, gamma=gamma)
     else:
-        found = matmul(catalogue.drms_residual, dz, W, x=x, dresidual=dx.contiguous(), rstd=rstd,
+        found = product(catalogue.drms_residual, dz, W, x=x, dresidual=dx.contiguous(), rstd=rstd,
                        s=s, gamma=gamma)
     dgamma = _total(found["dgamma"]).to(gamma.dtype)
     return found["dx"], dgamma, dz.t() @ found["normed"] if trained else None
@@ -121,7 +121,7 @@ class NormRope(Function):
 
     @staticmethod
     def forward(ctx: Any, x, scaled, rstd, gamma, W, turns):
-        qkv = matmul(catalogue.rstd_rope, scaled, W, transpose_B=True, rstd=rstd,
+        qkv = product(catalogue.rstd_rope, scaled, W, transpose_B=True, rstd=rstd,
                      position=turns.position, frequency=turns.frequency)["z"]
         ctx.save_for_backward(x, rstd, gamma, W, qkv)
         ctx.turns = turns
@@ -144,7 +144,7 @@ class ProjectResidual(Function):
 
     @staticmethod
     def forward(ctx: Any, h, x, W, gamma, eps):
-        found = matmul(catalogue.residual_rms, h, W, transpose_B=True, residual=x, gamma=gamma)
+        found = product(catalogue.residual_rms, h, W, transpose_B=True, residual=x, gamma=gamma)
         rstd = _rstd(found["sumsq"], W.shape[0], eps)
         ctx.save_for_backward(h, W)
         _no_gradient(ctx, found["scaled"], rstd)
@@ -169,8 +169,8 @@ class NormSwiGLU(Function):
     @staticmethod
     def forward(ctx: Any, x, scaled, rstd, gamma, W_in, W_out, next_gamma, eps, keep):
         first = catalogue.rstd_swiglu if keep else catalogue.rstd_swiglu_forward
-        inner = matmul(first, scaled, W_in, transpose_B=True, rstd=rstd)
-        found = matmul(catalogue.residual_rms, inner["y"], W_out, transpose_B=True, residual=x,
+        inner = product(first, scaled, W_in, transpose_B=True, rstd=rstd)
+        found = product(catalogue.residual_rms, inner["y"], W_out, transpose_B=True, residual=x,
                        gamma=next_gamma)
         next_rstd = _rstd(found["sumsq"], W_out.shape[0], eps)
         if keep:
@@ -183,7 +183,7 @@ class NormSwiGLU(Function):
     def backward(ctx: Any, dx, _dscaled, _drstd):
         x, rstd, gamma, W_in, W_out, z = ctx.saved_tensors
         dx = dx.contiguous()
-        inner = matmul(catalogue.dswiglu, dx, W_out, z=z)  # y is made again, not kept
+        inner = product(catalogue.dswiglu, dx, W_out, z=z)  # y is made again, not kept
         s = _mean(inner["zdz"], x.shape[1])
         dW_out = dx.t() @ inner["y"] if ctx.needs_input_grad[5] else None
         dx, dgamma, dW_in = _norm_backward(inner["dz"], W_in, x, gamma, rstd, s, dx,
@@ -197,7 +197,7 @@ class NormCrossEntropy(Function):
 
     @staticmethod
     def forward(ctx: Any, x, scaled, rstd, gamma, W, target, ignore_index):
-        found = matmul(catalogue.rstd_cross_entropy, scaled, W, transpose_B=True, rstd=rstd,
+        found = product(catalogue.rstd_cross_entropy, scaled, W, transpose_B=True, rstd=rstd,
                        target=target.to(torch.int32))
         lse = _logsumexp(found["lse"])
         loss = _cross_entropy(lse[None], found["picked"], target, ignore_index)

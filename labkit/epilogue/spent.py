@@ -67,16 +67,20 @@ def of_each(name: str, here: Any, steps: dict[str, Callable[[], Any]],
             title: str) -> MeasuredTable | None:
     """A table of each step's kinds, measured on a GPU and kept as `name`; without a GPU the
     recorded one, None if there is none. here: the result of `lab.here`. title: with the sizes."""
-    if here.device != "gpu" and not list(FOLDER.glob(f"*-table-{name}.json")):
-        return None
-
     def rows() -> list[list[Any]]:
         found = {arm: measure(step) for arm, step in steps.items()}
         return [[arm, *parts.values(), kernels] for arm, (parts, kernels) in found.items()]
 
-    return measured_table(name, here, title=title, measure=rows,
-                          columns=["step", *(f">{kind}, ms" for kind in KINDS), ">kernels"],
-                          note="Times of the kernels alone, without the gaps between them.")
+    return table_of(name, here, title=title, measure=rows,
+                    columns=["step", *(f">{kind}, ms" for kind in KINDS), ">kernels"],
+                    note="Times of the kernels alone, without the gaps between them.")
+
+
+def table_of(name: str, here: Any, **more: Any) -> MeasuredTable | None:
+    """`measured_table`; None without a GPU where nothing was recorded."""
+    if here.device != "gpu" and not list(FOLDER.glob(f"*-table-{name}.json")):
+        return None
+    return measured_table(name, here, **more)
 
 
 def picture(table: MeasuredTable) -> Picture:
