@@ -28,7 +28,8 @@ NAMES = ("vector_add", "gemm", "gemm_fp8", "gemm_bias_gelu", "softmax", "flash_a
 _TIMES = {"bench", "bench_shapes"}
 _COMPARES = {"run", "measure"}  # of labkit.epilogue.compare
 _KEEPS = {("lab", "measured_table"): "table", ("lab", "sweep"): "sweep", ("lab", "tune"): "sweep",
-          ("cudnn_plans", "measure"): "plans"}  # what keeps its figures in a file of its own
+          ("cudnn_plans", "measure"): "plans", ("shares", "share_table"): "table",
+          ("spent", "of_each"): "table"}  # what keeps its figures in a file of its own
 _ONLY_READS = {"check", "compare", "kernel", "find", "recorded", "recorded_table", "sweep", "tune",
                "recorded_plans", "recorded_sweep", "print", "support", "against", "measured_table"}
 
@@ -70,8 +71,8 @@ def find() -> dict[str, list[Place]]:
 
 def find_files() -> dict[str, tuple[str, Place]]:
     """What the lessons record in files of their own, name -> (kind, cell): a "table" of
-    `lab.measured_table`, "plans" of `cudnn_plans.measure`, a "sweep" of `lab.sweep` or `lab.tune`.
-    What stands in a function or under an `if` is not counted."""
+    `lab.measured_table` or what calls it, "plans" of `cudnn_plans.measure`, a "sweep" of
+    `lab.sweep` or `lab.tune`. What stands in a function or under an `if` is not counted."""
     found: dict[str, tuple[str, Place]] = {}
     for lesson in lessons.all_lessons():
         for cell in lesson.notebook.cells:
