@@ -19,8 +19,9 @@ from labkit import lessons, runner
 LESSONS = [lesson.stem for lesson in lessons.all_lessons(ROOT / "notebooks")]
 QUICK = ["02_gemm"]  # in every run of the tests; the others are slow
 ASKED = ("__main__", "labkit.compiler")  # a cell, or a @tilelang.jit function that it called
-# programs that a lesson compiles on purpose although they do not suit a T4: (lesson, program): why
-MEANT: dict[tuple[str, str], str] = {}
+# (lesson, program) whose registers may spill: lesson 08's clinic mends a GEMM that does not fit by
+# taking the most stages that do, whatever that costs in registers
+SPILLS = [("08_debugging", "main")]
 
 _RECORD = '''\
 from labkit import compiler as _compiler
@@ -120,13 +121,14 @@ def faults(stem, compiled) -> list[str]:
         where = f"{verdict['program']} of {stem}"
         if verdict["bfloat16"]:
             found.append(f"{where} uses bfloat16")
-        if verdict["asked"] not in ASKED or (stem, verdict["program"]) in MEANT:
+        if verdict["asked"] not in ASKED:
             continue
         if verdict["wrong"]:
             found.append(f"{where}: {verdict['wrong']}")
-        elif verdict["shared"] > 64 * 1024 or verdict["spills"]:
-            found.append(f"{where} takes {verdict['shared']} bytes of shared memory and spills "
-                         f"{verdict['spills']}")
+        elif verdict["shared"] > 64 * 1024:
+            found.append(f"{where} takes {verdict['shared']} bytes of shared memory")
+        elif verdict["spills"] and (stem, verdict["program"]) not in SPILLS:
+            found.append(f"{where} spills {verdict['spills']} bytes")
     return found
 
 
