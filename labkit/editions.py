@@ -23,8 +23,8 @@ def write(kind: str, out: str | Path, folder: Path | None = None) -> list[Path]:
     kind: "student" or "solved". The outputs of the exercises' cells are removed, as they have not
     run yet; `labkit run` with LABKIT_NOTEBOOKS set to `out` runs them. Returns the files. Raises
     BadArgument for another kind or a folder that cannot be written or holds the lessons
-    themselves, LabError for a lesson that lacks the cell of an exercise. The index, if there is one,
-    goes with them.
+    themselves, LabError for a lesson that lacks the cell of an exercise. The index, if there is
+    one, goes with them.
     """
     if kind not in KINDS:
         raise BadArgument(f"There is no edition {kind!r}; the editions are {' and '.join(KINDS)}.")

@@ -16,9 +16,10 @@ from labkit.reference import results as all_results
 from labkit.reference.page import Line, Page, compared, executed
 
 CPU = lab.here("cpu", "H100")
-GROUPS = {name: lines for name, lines in tilelang_lines.GROUPS.items()
-          if not tilelang_lines._is_kernel(lines[0])}
-KERNELS = [line for line in tilelang_lines.GROUPS["Kernels"]]
+ALONE = [line for lines in tilelang_lines.GROUPS.values() for line in lines
+         if tilelang_lines._alone(line)]
+GROUPS = [together for lines in tilelang_lines.GROUPS.values()
+          if (together := [line for line in lines if line not in ALONE])]
 
 
 def test_every_line_of_tilelang_runs():
@@ -43,7 +44,7 @@ def test_every_line_of_cudnn_runs():
 @pytest.mark.parametrize("sheet", ["T4", "A100", "L4", "H100", "B200"])
 def test_the_lines_compile_for_gpus(sheet):
     """So a page that is made on a GPU has kernels that fit it."""
-    groups = [*GROUPS.values(), *([line] for line in KERNELS)]
+    groups = [*GROUPS, *([line] for line in ALONE)]
     for lines in groups if sheet in ("T4", "H100") else groups[1:4]:
         space: dict = {}
         lessons.execute(tilelang_lines.source(tuple(lines)), f"<{sheet} {lines[0].what}>", space)

@@ -178,21 +178,27 @@ def tilelang(here: Any) -> Page:
 
 
 def _group(lines: list[Line], here: Any) -> list[Ran]:
-    if not _is_kernel(lines[0]):
-        try:
-            with quiet():
-                return _run(lines, here)
-        except Exception as error:  # of one of the lines: each by itself says which
-            if len(lines) == 1:
-                return [failed(lines[0], error)]
-    found = []
+    together = [line for line in lines if not _alone(line)]
+    found: dict[Line, Ran] = {}
+    try:
+        with quiet():
+            found = dict(zip(together, _run(together, here), strict=True)) if together else {}
+    except Exception:  # of one of the lines: each by itself says which
+        pass
     for line in lines:
-        try:
-            with quiet():
-                found += _run([line], here)
-        except Exception as error:  # it stands on the page
-            found.append(failed(line, error))
-    return found
+        if line not in found:
+            try:
+                with quiet():
+                    (found[line],) = _run([line], here)
+            except Exception as error:  # it stands on the page
+                found[line] = failed(line, error)
+    return [found[line] for line in lines]
+
+
+def _alone(line: Line) -> bool:
+    """Whether the line needs a kernel of its own: it brings one, or it has the compiler give some
+    warps other work than the rest."""
+    return _is_kernel(line) or "T.Pipelined" in line.code
 
 
 def _is_kernel(line: Line) -> bool:
