@@ -32,12 +32,13 @@ GROUPS = {
         Line("4 blocks of 128 threads", "with T.Kernel(4, threads=128) as b:\n" + _TILE +
              "    T.copy(X[16 * b, 0], s); T.copy(s, Y[16 * b, 0])", "X"),
         Line("a grid of 2 x 4 blocks", "with T.Kernel(2, 4, threads=128) as (bx, by):\n" + _TILE +
-             "    T.copy(X[16 * by, 32 * bx], s); T.copy(s[0:16, 0:32], Y[16 * by, 32 * bx])",
-             "X"),
+             "    T.copy(X[16 * by, 32 * bx], s)\n"
+             "    T.copy(s[0:16, 0:32], Y[16 * by, 32 * bx])", "X"),
         Line("2 blocks that stay, and share 4 tiles",
              "with T.Kernel(2, threads=128) as b:\n" + _TILE +
              "    for by, bx in T.Persistent([4, 1], 2, b):\n"
-             "        T.copy(X[16 * by, 64 * bx], s); T.copy(s, Y[16 * by, 64 * bx])", "X"),
+             "        T.copy(X[16 * by, 64 * bx], s)\n"
+             "        T.copy(s, Y[16 * by, 64 * bx])", "X"),
     ],
     "Tiles": [
         Line("in shared memory",
