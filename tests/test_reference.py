@@ -126,7 +126,7 @@ def run(tmp_path, monkeypatch):
     report = {"started": "2026-11-30T10:00:00+00:00",
               "lessons": [{"lesson": "02_gemm", "status": "failed", "seconds": 12.3}]}
     (tmp_path / "report.json").write_text(json.dumps(report))
-    monkeypatch.setenv("LABKIT_RUN", str(tmp_path))
+    monkeypatch.setenv("LABKIT_RUN_FOLDER", str(tmp_path))
     return tmp_path
 
 
@@ -144,7 +144,7 @@ def test_results_of_this_machine_beside_the_recorded_ones(run):
 
 
 def test_without_a_run_only_what_was_recorded(tmp_path, monkeypatch):
-    monkeypatch.delenv("LABKIT_RUN", raising=False)
+    monkeypatch.delenv("LABKIT_RUN_FOLDER", raising=False)
     monkeypatch.chdir(tmp_path)
     found = all_results.everything()
     assert found.folder is None and found.measured is None
