@@ -2,13 +2,16 @@
 # make run     runs every lesson on this machine; report in runs/<time>/
 # make lab     opens JupyterLab on the lessons
 # make test    runs the tests
+# make test-deviceless   has cuDNN list plans for GPUs that are not here, in its own environment
 # make student, make solved   write the lessons without or with solutions into build/
+# make colab-check            rehearses Colab; COLAB_ARGS="--lessons all" for every lesson
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 RUN_ARGS ?=
 TEST_ARGS ?=
 TEST_JOBS ?= 2
+COLAB_ARGS ?=
 
 BIN := $(VENV)/bin
 # A machine with a GPU and one without get different tested versions of torch.
@@ -28,7 +31,8 @@ NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
 # A file's tests stay together: they share what they compiled and the lessons they ran.
 PARALLEL := --numprocesses=$(TEST_JOBS) --dist=loadfile
 
-.PHONY: setup run lab test test-all test-gpu notebooks student solved lint clean
+.PHONY: setup run lab test test-all test-gpu test-deviceless notebooks student solved \
+        colab-check lint clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -63,6 +67,20 @@ test-gpu: export LABKIT_REQUIRE_GPU = 1
 test-gpu: setup
 	$(PYTEST) -m gpu $(TEST_ARGS) tests
 
+# A libcudnn (0.8 GB) in an environment of its own, and a stand-in for the driver: cuDNN then plans
+# for the T4, A100, L4, H100 and B200, and the cuDNN lessons run as on such a machine. No GPU.
+DEVICELESS := $(VENV)-deviceless
+DRIVER := build/driver
+test-deviceless: export LABKIT_DEVICE = cpu
+test-deviceless: export LABKIT_REQUIRE_CUDNN = 1
+test-deviceless: export LD_LIBRARY_PATH = $(abspath $(DRIVER))
+test-deviceless:
+	LD_LIBRARY_PATH= $(MAKE) setup VENV=$(DEVICELESS) KIND=cpu EXTRAS=test,deviceless
+	LD_LIBRARY_PATH= $(DEVICELESS)/bin/python tests/driver_stand_in.py $(DRIVER)
+	$(DEVICELESS)/bin/python -m pytest -m "not gpu" -k "cudnn or has_plans" $(TEST_ARGS) \
+	  tests/test_cudnn_*.py tests/test_exercises.py
+	$(DEVICELESS)/bin/labkit run 12 13 14 15 16 $(RUN_ARGS)
+
 # Runs the lessons on the CPU and stores them with their outputs, in canonical form.
 notebooks: setup
 	$(BIN)/python tests/notebook_format.py --execute
@@ -73,8 +91,12 @@ student: setup
 solved: setup
 	$(BIN)/labkit edition solved --out build/solved
 
+# Needs python3.12, python3.13 and 10 GB of disk: Colab's torch is a CUDA build.
+colab-check: setup
+	$(BIN)/python tests/colab_rehearsal.py $(COLAB_ARGS)
+
 lint: setup
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(DEVICELESS) runs build dist

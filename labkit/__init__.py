@@ -26,6 +26,7 @@ _EXPORTS = {
     "bench": "benchmark",
     "bench_shapes": "benchmark",
     "floors": "roofline",
+    "triton_baselines": "triton_tutorials",
     "cross_compile": "crosscompile",
     "landmark_table": "crosscompile",
     "schedule_table": "schedules",

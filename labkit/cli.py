@@ -1,9 +1,10 @@
-"""The command `labkit`: doctor, lessons, run, progress, edition, index and new."""
+"""The command `labkit`: doctor, lessons, run, bench, progress, edition, badges, index and new."""
 
 from __future__ import annotations
 
 import argparse
 import errno
+import functools
 import io
 import json
 import math
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit import __version__
-from labkit.errors import LabError
+from labkit.errors import BadArgument, LabError
 
 _OK, _FAILED, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -101,6 +102,36 @@ def _parser() -> argparse.ArgumentParser:
                           "again")
     run.set_defaults(command=_run)
 
+    bench = commands.add_parser(
+        "bench", help="measure every kernel beside its baselines",
+        description="Measures what the lessons measure, with their own cells, into one file; "
+                    "compares two such files; or writes README's table and plot from one. Without "
+                    "a GPU each kernel is checked, and nothing is timed. Exit code: 0 all went "
+                    "well, 1 a name failed or a ratio is below --fail-below, 2 bad input, 130 "
+                    "interrupted.")
+    bench.add_argument("--only", nargs="+", default=[], metavar="NAME",
+                       help="names of a results file, such as gemm softmax (default: all)")
+    bench.add_argument("--out", metavar="FILE", help="the JSON file to write")
+    bench.add_argument("--device", choices=("cpu", "gpu", "auto"), default="auto",
+                       help="where the kernels run (default: auto, the GPU if there is one)")
+    bench.add_argument("--quick", action="store_true", help="small sizes, each name once")
+    bench.add_argument("--everything", action="store_true",
+                       help="on a GPU also the lessons' tables, plans and sweeps, each into a file "
+                            "beside FILE")
+    bench.add_argument("--resume", action="store_true",
+                       help="what FILE has of an earlier run is not measured again")
+    bench.add_argument("--jobs", type=_count(0), metavar="N",
+                       help="processes that compile ahead (default: one a core; 0: none)")
+    bench.add_argument("--timeout", type=_seconds, default=300.0, metavar="SECONDS",
+                       help="limit for one name at one size (default: 300)")
+    bench.add_argument("--compare", nargs=2, metavar=("A", "B"),
+                       help="the times of file A over those of file B, measured nothing")
+    bench.add_argument("--fail-below", type=_seconds, metavar="RATIO",
+                       help="with --compare: exit code 1 if a kernel's ratio is lower")
+    bench.add_argument("--readme", action="store_true",
+                       help="write README's table and plot from the recorded file of the H200")
+    bench.set_defaults(command=_bench)
+
     progress = commands.add_parser("progress", help="which exercises are solved")
     progress.set_defaults(command=_progress)
 
@@ -111,6 +142,20 @@ def _parser() -> argparse.ArgumentParser:
     edition.add_argument("kind", choices=("student", "solved"))
     edition.add_argument("--out", metavar="DIR", required=True, help="folder for the lessons")
     edition.set_defaults(command=_edition)
+
+    badges = commands.add_parser(
+        "badges", help="write the repository's address into the lessons and the README",
+        description="Writes the setup cell and the badge that opens it in Colab into every lesson, "
+                    "and both into the README; call it in a checkout. Exit code of --check: 0 all "
+                    "agree, 1 some do not.")
+    what = badges.add_mutually_exclusive_group(required=True)
+    what.add_argument("--repo", metavar="OWNER/NAME", help="the repository on GitHub")
+    what.add_argument("--unstamped", action="store_true", help="write no address")
+    what.add_argument("--check", action="store_true",
+                      help="only say which lessons disagree with the README")
+    badges.add_argument("--branch", metavar="NAME", default="main",
+                        help="a branch or tag of it (default: main)")
+    badges.set_defaults(command=_badges)
 
     index = commands.add_parser(
         "index", help="write the index of all lessons", description="Writes index.ipynb beside the "
@@ -189,6 +234,34 @@ def _run(options: argparse.Namespace) -> int:
     return report.exit_code
 
 
+def _bench(options: argparse.Namespace) -> int:
+    if options.compare:
+        from labkit.benching import compare
+
+        found = compare.files(*options.compare)
+        print(found)
+        return _OK if options.fail_below is None or found.holds(options.fail_below) else _FAILED
+    if options.fail_below is not None:
+        raise BadArgument("--fail-below goes with --compare A B.")
+    if options.readme:
+        from labkit.benching import readme
+
+        print("\n".join(str(path) for path in readme.write()))
+        return _OK
+    if not options.out:
+        raise BadArgument("Name the file to write, as in --out h200.json.")
+    from labkit.benching import session
+
+    before = signal.signal(signal.SIGTERM, _interrupt)  # no process is left behind
+    try:
+        return session.run(options.only, out=options.out, device=options.device,
+                           quick=options.quick, everything=options.everything,
+                           resume=options.resume, jobs=options.jobs,
+                           timeout=options.timeout, tell=functools.partial(print, flush=True))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _progress(options: argparse.Namespace) -> int:
     from labkit.exercises import progress
 
@@ -223,6 +296,21 @@ def _new(options: argparse.Namespace) -> int:
     for path in new_lesson.write(options.number, options.name, options.title):
         print(f"{path} written")
     print("CONTRIBUTING.md says how to go on.")
+    return _OK
+
+
+def _badges(options: argparse.Namespace) -> int:
+    from labkit import badges
+    from labkit.setup_cell import Address
+
+    root = badges.checkout()
+    if options.check:
+        wrong = badges.problems(root)
+        print("\n".join(wrong) if wrong else "The lessons and the README agree.")
+        return _FAILED if wrong else _OK
+    address = Address(options.repo, options.branch) if options.repo else None
+    changed = badges.stamp(address, root)
+    print(f"{len(changed)} files written for {address.kit if address else 'no address'}")
     return _OK
 
 

@@ -12,148 +12,26 @@ Lesson 12 writes every one of these out before it uses them.
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.cudnn_devices import device_properties
-from labkit.cudnn_loader import Cudnn, load_cudnn
+from labkit.cudnn_loader import load_cudnn
 from labkit.cudnn_picture import picture
 from labkit.cudnn_reference import evaluate
+from labkit.cudnn_target import NO_LIBCUDNN, Target, data_type, describe, target
 from labkit.errors import BadArgument, LabError, NotSupported, first_line
-from labkit.gpus import lookup
 from labkit.table import Table
 
 __all__ = ["STEPS", "Built", "Target", "build", "candidates", "data_type", "describe", "evaluate",
-           "infer", "picture", "scratch", "target", "try_build"]
+           "infer", "load_cudnn", "picture", "scratch", "target", "try_build"]
 
 STEPS = ("validate", "build_operation_graph", "create_execution_plans", "check_support",
          "build_plans")
-_DATA_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE",
-               "float8_e4m3fn": "FP8_E4M3", "float8_e5m2": "FP8_E5M2", "int8": "INT8",
-               "uint8": "UINT8", "int32": "INT32", "int64": "INT64", "bool": "BOOLEAN"}
-NO_LIBCUDNN = ("Plans come from libcudnn, and there is none here; pip install "
-               '"labkit[deviceless]" brings one that needs no GPU.')
 _REASONS_SHOWN = 3
 _CALL = re.compile(r"[\w.:>-]+\(.*\)")  # as in "finalize_internal()"
-_ON_CPU = ("What they compute is checked on the CPU, operation by operation in PyTorch; timings "
-           "are recorded ones.")
-
-
-def data_type(dtype: Any) -> Any:
-    """cuDNN's name for a dtype of torch or its name, as "bfloat16". Raises BadArgument."""
-    load_cudnn()
-    import cudnn
-
-    name = str(dtype).removeprefix("torch.")
-    if name not in _DATA_TYPES:
-        raise BadArgument(f"cuDNN has no tensors of dtype {name!r}; the dtypes are "
-                          f"{', '.join(_DATA_TYPES)}.")
-    return getattr(cudnn.data_type, _DATA_TYPES[name])
-
-
-def describe(x: Any) -> dict[str, Any]:
-    """What a graph has to know of the torch tensor `x`: dim, stride (in elements) and data_type,
-    as arguments of `graph.tensor`. A tensor on the device "meta" will do: no value is read."""
-    return {"dim": list(x.shape), "stride": list(x.stride()), "data_type": data_type(x.dtype)}
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where graphs are planned. gpu: the GPU's name; sm: its compute capability x 10; libcudnn:
-    what `load_cudnn` found; handle: of the GPU of this run, None where graphs are not run;
-    properties: of a GPU that is not there, None where its plans cannot be listed; options: further
-    arguments of every graph (see `with_options`)."""
-
-    gpu: str
-    sm: int
-    libcudnn: Cudnn
-    handle: Any = None
-    properties: Any = None
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def runs(self) -> bool:
-        """Whether graphs can be executed."""
-        return self.handle is not None
-
-    @property
-    def plans(self) -> bool:
-        """Whether plans can be made: on a GPU, or without one where there is a libcudnn."""
-        return self.runs or self.properties is not None
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """The arguments of `cudnn.pygraph` that say for which GPU: the handle, or a GPU's
-        description and compute capability; none where graphs are only built."""
-        if self.runs:
-            return {"handle": self.handle}
-        return {"device_property": self.properties, "sm_version": self.sm} if self.plans else {}
-
-    def graph(self, name: str, dtype: Any, **options: Any) -> Any:
-        """An empty `cudnn.pygraph` for this target: tensors of `dtype`, everything between them
-        and the arithmetic in float32. options: further arguments of `cudnn.pygraph`."""
-        import cudnn
-
-        return cudnn.pygraph(name=name, io_data_type=data_type(dtype),
-                             intermediate_data_type=cudnn.data_type.FLOAT,
-                             compute_data_type=cudnn.data_type.FLOAT,
-                             **{**self.where, **self.options, **options})
-
-    def with_options(self, **options: Any) -> Target:
-        """The same target, whose graphs get these arguments of `cudnn.pygraph` too, such as
-        `kernel_cache`: so a lesson's graph can be built with them as it stands."""
-        return replace(self, options={**self.options, **options})
-
-    def __repr__(self) -> str:
-        if self.runs:
-            return f"cuDNN {self.libcudnn.version} on {self.gpu}: graphs are planned and run."
-        if self.plans:
-            return (f"cuDNN {self.libcudnn.version}, no GPU in use: graphs are planned for "
-                    f"{self.gpu} (sm_{self.sm}).\n{_ON_CPU}")
-        if self.libcudnn.found:
-            return (f"Graphs are built, validated and drawn, not planned: beside a GPU, plans for "
-                    f"another ({self.gpu}) are not made.\n{_ON_CPU}")
-        return ("No libcudnn here: graphs are built, validated and drawn, not planned.\n"
-                f'{_ON_CPU}\nTo list plans without a GPU: pip install "labkit[deviceless]".')
-
-
-@functools.cache
-def _handle(device: int) -> Any:
-    import cudnn
-
-    return cudnn.create_handle()
-
-
-def target(here: Any, gpu: str = "") -> Target:
-    """Where this run plans its graphs; `here` is the result of `lab.here`.
-
-    On a GPU: that GPU, with one handle a process. Without one: the description of `gpu`, or of
-    `here`'s, if there is a libcudnn. Where torch sees a GPU, another one is not planned for: with
-    the driver of a real GPU loaded, cuDNN 9.19 crashed over the description of another. Raises
-    BadArgument for a GPU without a data sheet, and what `load_cudnn` raises.
-    """
-    import torch
-
-    libcudnn = load_cudnn()
-    if here.device == "gpu" and not gpu:
-        if not libcudnn.found:
-            raise NotSupported("There is a GPU but no libcudnn; run `labkit doctor` to see which "
-                               "package brings it.")
-        return Target(torch.cuda.get_device_name(), here.sm, libcudnn,
-                      handle=_handle(torch.cuda.current_device()))
-    sheet = lookup(gpu) if gpu else here.gpu
-    properties = device_properties(sheet)
-    if not libcudnn.found or torch.cuda.is_available():
-        return Target(sheet.name, sheet.sm, libcudnn)
-    import cudnn
-
-    return Target(sheet.name, sheet.sm, libcudnn,
-                  properties=cudnn.create_device_properties(json.dumps(properties)))
 
 
 @dataclass
@@ -225,11 +103,14 @@ def build(graph: Any, target: Target, modes: Sequence[Any] | None = None,
     with these knobs (name -> value), as a `Plan` names them.
     Without a libcudnn only the first step is taken: the frontend infers shapes and checks the
     graph by its own rules.
-    Raises BadArgument if the graph is not valid, NotSupported, with cuDNN's reasons, if no plan
-    can run it on the target.
+    Raises BadArgument if the graph is not valid or an operation has an argument that does not
+    exist, NotSupported, with cuDNN's reasons, if no plan can run it on the target.
     """
     import cudnn
 
+    if not hasattr(graph, "validate") or not isinstance(target, Target):
+        raise BadArgument("build takes a cudnn.pygraph and what cudnn_graph.target returns, and "
+                          f"got {type(graph).__name__} and {type(target).__name__}.")
     modes = modes or [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK]
     policy = cudnn.build_plan_policy.HEURISTICS_CHOICE if policy is None else policy
     arguments = {"create_execution_plans": (list(modes),), "build_plans": (policy,)}
@@ -310,8 +191,22 @@ def _take(graph: Any, target: Target, step: str, arguments: tuple[Any, ...]) -> 
         getattr(graph, step)(*arguments)
     except ValueError as error:
         raise BadArgument(f"The graph is not valid: {first_line(error)}") from error
+    except TypeError as error:  # from 1.27 on an operation's arguments are looked at this late
+        raise BadArgument(f"The graph is not valid, it says in {step}: {_argument(error)}.") \
+            from error
     except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
         raise NotSupported(_why(error, target, step)) from error
+
+
+def _argument(error: TypeError) -> str:
+    """Which argument of an operation does not exist, where the frontend's message tells."""
+    said = str(error)
+    known, _, given = said.partition("Invoked with types:")
+    call, names = re.match(r"(\w+)\(\)", said), re.findall(r"(\w+): ", given.partition("{")[2])
+    more = [name for name in names if not re.search(rf"\b{name}: ", known)]
+    if not call or not more:
+        return first_line(error).rstrip(".")
+    return f"{call[1]} has no argument {', '.join(more)}"
 
 
 def _why(error: Exception, target: Target, step: str) -> str:

@@ -21,13 +21,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from labkit.cudnn_places import choose, mapped, others, search_path, two
+from labkit.cudnn_places import choose, mapped, others, search_path
+from labkit.cudnn_refusals import (
+    RESTART,
+    compare,
+    install_frontend,
+    nvidia,
+    refuse_hole,
+    refuse_patchwork,
+    refuse_two,
+    reinstall,
+)
 from labkit.errors import BrokenInstall, MissingTool, first_line
-from labkit.requirements import packages, text
 
 CUDART = "CUDNN_FRONTEND_CUDART_LIB_NAME"  # which libcudart the frontend takes, from 1.25 on
-_TENSOR_IR = "libcudnn_engines_tensor_ir"
-_RESTART = "and restart the kernel"
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,11 @@ def load_cudnn() -> Cudnn:
 def _load() -> Cudnn:
     torch = import_module("torch") if find_spec("torch") else None
     if find_spec("cudnn") is None:
-        raise MissingTool(f"The cuDNN frontend is not installed; {_install_frontend()}.")
+        raise MissingTool(f"The cuDNN frontend is not installed; {install_frontend()}.")
     folder, origin = choose(torch)
     if folder is None:
         return Cudnn(frontend=_frontend(others(None)).__version__)
-    _refuse_hole(folder)
+    refuse_hole(folder)
     library = _open(folder / "libcudnn.so.9")
     number, cuda = _number(library, "cudnnGetVersion"), _number(library, "cudnnGetCudartVersion")
     version, major = f"{number // 10000}.{number // 100 % 100}.{number % 100}", cuda // 1000
@@ -97,22 +104,22 @@ def _load() -> Cudnn:
     if not _companion(folder, f"libcublasLt.so.{major}"):
         raise BrokenInstall(f"libcudnn {version} needs libcublasLt.so.{major}, which is not on "
                             "this machine; cuDNN ends the process where it asks for it. "
-                            f"pip install {_nvidia('cublas', major)} {_RESTART}.")
+                            f"pip install {nvidia('cublas', major)} {RESTART}.")
     failed = _open_parts(folder)
     if failed:
         name, reason = next(iter(failed.items()))
         raise BrokenInstall(f"{name} of libcudnn {version} does not load ({reason}). "
-                            f"{_reinstall(folder, major)}")
-    _refuse_patchwork(library, folder, version, major)
+                            f"{reinstall(folder, major)}")
+    refuse_patchwork(library, folder, version, major)
     cudart = _pin_cudart(torch, major)
     hidden = others(folder)
     frontend = _frontend(hidden)
-    _refuse_two(folder)
-    _compare(frontend, torch, number, version)
+    refuse_two(folder)
+    compare(frontend, torch, number, version)
     notes = [f"kept out: {place}, which LD_LIBRARY_PATH names" for place in hidden]
     if not nvrtc:
         notes.append(f"no libnvrtc.so.{major}: fused matmul and attention graphs cannot be "
-                     f"compiled; pip install {_nvidia('cuda-nvrtc', major)} {_RESTART}")
+                     f"compiled; pip install {nvidia('cuda-nvrtc', major)} {RESTART}")
     return Cudnn(frontend.__version__, version, str(folder), origin, major, nvrtc, cudart,
                  tuple(notes))
 
@@ -125,7 +132,7 @@ def _open(file: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BrokenInstall(f"{file.name} in {file.parent} does not load ({first_line(error)}); "
-                            f"reinstall it {_RESTART}.") from error
+                            f"reinstall it {RESTART}.") from error
 
 
 def _open_parts(folder: Path) -> dict[str, str]:
@@ -206,79 +213,11 @@ def _frontend(hidden: list[Path]) -> ModuleType:
         found = import_module("cudnn")
     except Exception as error:
         raise BrokenInstall(f"The cuDNN frontend does not import ({first_line(error)}); "
-                            f"{_install_frontend('--force-reinstall ')} {_RESTART}.") from error
+                            f"{install_frontend('--force-reinstall ')} {RESTART}.") from error
     finally:
         if hidden:
             os.environ["LD_LIBRARY_PATH"] = before
     if not hasattr(found, "pygraph"):
         raise BrokenInstall("The package that `import cudnn` finds is not NVIDIA's frontend; pip "
-                            f"uninstall cudnn, {_install_frontend()} {_RESTART}.")
+                            f"uninstall cudnn, {install_frontend()} {RESTART}.")
     return found
-
-
-# --- refusing
-
-
-def _refuse_hole(folder: Path) -> None:
-    """9.20.0 of CUDA 13 asks for a part that its wheel lacks; any libcudnn of the system then
-    supplies it from another release."""
-    graph = folder / "libcudnn_graph.so.9"
-    if graph.exists() and not any(folder.glob(f"{_TENSOR_IR}.so*")) \
-            and _TENSOR_IR.encode() in graph.read_bytes():
-        raise BrokenInstall(f"The libcudnn in {folder} asks for {_TENSOR_IR}.so.9 and does not "
-                            "bring it, as the wheel 9.20.0.48 does, which torch 2.12 installs; "
-                            "a part of another release would take its place. pip install "
-                            f'"torch==2.11.*" {_RESTART}.')
-
-
-def _refuse_patchwork(library: ctypes.CDLL, folder: Path, version: str, major: int) -> None:
-    """Asks each part whether it fits the others, as cuDNN does when it first needs it."""
-    for part in ("Graph", "Ops", "Cnn", "Adv"):
-        if getattr(library, f"cudnn{part}VersionCheck")() != 0:
-            raise BrokenInstall(f"The parts of libcudnn {version} in {folder} are of different "
-                                f"releases (cudnn{part}VersionCheck says so). "
-                                f"{_reinstall(folder, major)}")
-
-
-def _refuse_two(folder: Path) -> None:
-    folders = {file.parent for file in mapped("libcudnn")}
-    if folders != {folder}:
-        raise BrokenInstall(two(folders | {folder}))
-
-
-def _compare(frontend: ModuleType, torch: ModuleType | None, number: int, version: str) -> None:
-    if frontend.backend_version() != number:
-        raise BrokenInstall(f"The frontend uses cuDNN {frontend.backend_version()}, and {version} "
-                            "is loaded: something imported cudnn before lab.load_cudnn(). Call "
-                            "that first, and restart the kernel.")
-    if torch is None or not torch.version.cuda:
-        return
-    try:
-        theirs = torch.backends.cudnn.version()
-    except RuntimeError as error:
-        raise BrokenInstall(f"torch refuses libcudnn {version} ({first_line(error)}); pip install "
-                            f"the version that torch names {_RESTART}.") from error
-    if theirs != number:
-        raise BrokenInstall(f"torch uses cuDNN {theirs}, and {version} is loaded; unset "
-                            f"LD_LIBRARY_PATH {_RESTART}.")
-
-
-# --- the commands
-
-
-def _install_frontend(option: str = "") -> str:
-    name = "nvidia-cudnn-frontend"
-    return f"pip install {option}--no-deps {name}{text(packages()[name])}"
-
-
-def _nvidia(library: str, major: int) -> str:
-    """The pip package of a CUDA library: from CUDA 13 on they have no suffix."""
-    return f"nvidia-{library}" + ("" if major >= 13 else f"-cu{major}")
-
-
-def _reinstall(folder: Path, major: int) -> str:
-    if folder.parts[-3:] != ("nvidia", "cudnn", "lib"):
-        return f"Reinstall the cuDNN in {folder} {_RESTART}."
-    return (f"The wheels for CUDA 12 and 13 write to the same folder: pip uninstall "
-            f"nvidia-cudnn-cu12 nvidia-cudnn-cu13, pip install --force-reinstall "
-            f"nvidia-cudnn-cu{major} in the version that torch asks for {_RESTART}.")

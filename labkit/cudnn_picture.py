@@ -10,6 +10,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from labkit.cudnn_words import dtype_name, layout, operation
 from labkit.errors import BadArgument
 from labkit.pictures import BLUE, GREEN, GREY, ORANGE, Picture, _Canvas
 
@@ -17,8 +18,6 @@ from labkit.pictures import BLUE, GREEN, GREY, ORANGE, Picture, _Canvas
 _WIDTH, _PAD, _SIDE, _OP = 880, 16, 262, 236
 _TENSOR_HIGH, _OP_HIGH, _GAP = 58, 54, 14
 _TRIVIAL = {"convolution_mode", "compute_data_type", "mode", "name"}
-_SHORT = {"BFLOAT16": "bfloat16", "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64",
-          "FP8_E4M3": "float8_e4m3fn", "FP8_E5M2": "float8_e5m2", "BOOLEAN": "bool"}
 
 
 def picture(graph: Any) -> Picture:
@@ -26,48 +25,14 @@ def picture(graph: Any) -> Picture:
 
     Draw it after `validate` (or `cudnn_graph.infer`): before, what is inferred is not there yet.
     Strides are shown of tensors in memory; those that nobody set are marked, since libcudnn may
-    choose others. Raises BadArgument for a graph without operations.
+    choose others. Raises BadArgument for a graph without operations, and for what is no graph.
     """
+    if not hasattr(graph, "nodes"):
+        raise BadArgument(f"picture takes a cudnn.pygraph, and got {type(graph).__name__}.")
     nodes = list(graph.nodes)
     if not nodes:
         raise BadArgument("The graph has no operations yet; add one before it is drawn.")
     return _Drawing(nodes).picture()
-
-
-def layout(dim: list[int], stride: list[int]) -> str:
-    """What the strides mean: "row-major", "channels last", "column-major" or "strided".
-
-    Only axes longer than 1 count: the stride of the others is never used.
-    """
-    def packed(order: list[int]) -> bool:
-        step = 1
-        for axis in reversed(order):
-            if dim[axis] != 1 and stride[axis] != step:
-                return False
-            step *= dim[axis]
-        return True
-
-    axes = list(range(len(dim)))
-    if packed(axes):
-        return "row-major"
-    if len(axes) > 3 and packed([0, *axes[2:], 1]):
-        return "channels last"
-    if len(axes) > 1 and packed([*axes[:-2], axes[-1], axes[-2]]):
-        return "column-major"
-    return "strided"
-
-
-def operation(node: Any) -> str:
-    """An operation's name as the method that adds it: "conv_fprop", "bias", "matmul"."""
-    mode = node.params.get("mode")
-    kind = node.node_type.name.lower()
-    return str(mode) if kind == "pointwise" and mode else kind
-
-
-def dtype_name(tensor: Any) -> str:
-    """The dtype of a graph's tensor as torch calls it, "" if none was given or inferred."""
-    kind = getattr(tensor.get_data_type(), "name", "NOT_SET")
-    return "" if kind == "NOT_SET" else _SHORT.get(kind, kind.lower())
 
 
 class _Drawing:

@@ -11,129 +11,16 @@ import functools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from labkit.cudnn_graph import NO_LIBCUDNN, Target, build, scratch
+from labkit.cudnn_plan import Plan, Plans
 from labkit.errors import BadArgument, LabError, WrongAnswer, first_line
-from labkit.pictures import Picture
 from labkit.results import RECORDED, record_path, recorded_plans
-from labkit.table import Table
 from labkit.verify import Comparison
 
 _NEAR = 3  # plans within this factor of the fastest are timed again, with many more rounds
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One plan. index: its place in cuDNN's own ranking, 0 the default; knobs: name -> value;
-    notes: what cuDNN says of its behaviour; workspace: bytes, None if it did not build; kernel_ms,
-    spread_ms: median and the range from the 10th to the 90th percentile, None if not timed; error:
-    relative Frobenius error of its output; failure: why it did not build or run."""
-
-    index: int
-    name: str
-    engine: int
-    knobs: dict[str, int]
-    notes: tuple[str, ...] = ()
-    workspace: int | None = None
-    kernel_ms: float | None = None
-    spread_ms: float | None = None
-    error: float | None = None
-    failure: str = ""
-
-    @property
-    def short(self) -> str:
-        """The knobs in short, as in "TILE_SIZE 0, TILEK 1"."""
-        return ", ".join(f"{name} {value}" for name, value in sorted(self.knobs.items()))
-
-
-@dataclass(frozen=True)
-class Plans:
-    """The plans of one graph on one GPU, in cuDNN's order. others: what they are compared with,
-    name -> milliseconds of the same run; built_s: seconds that building all of them took."""
-
-    name: str
-    gpu: str
-    date: str
-    origin: str
-    shape: dict[str, int]
-    dtype: str
-    flops: float
-    plans: list[Plan]
-    others: dict[str, float] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    built_s: float | None = None
-
-    @property
-    def ranked(self) -> list[Plan]:
-        """The timed plans, the fastest first."""
-        return sorted((p for p in self.plans if p.kernel_ms is not None),
-                      key=lambda p: p.kernel_ms)
-
-    @property
-    def default(self) -> Plan:
-        """The plan that HEURISTICS_CHOICE takes: the first one that builds."""
-        return next(p for p in self.plans if not p.failure)
-
-    @property
-    def best(self) -> Plan:
-        """The fastest plan. Raises LabError if none was timed."""
-        if not self.ranked:
-            raise LabError(f"The plans of {self.name} were listed, not timed.")
-        return self.ranked[0]
-
-    @property
-    def engines(self) -> dict[int, int]:
-        """engine -> how many plans it has, the largest first."""
-        count: dict[int, int] = {}
-        for plan in self.plans:
-            count[plan.engine] = count.get(plan.engine, 0) + 1
-        return dict(sorted(count.items(), key=lambda item: -item[1]))
-
-    def table(self, most: int = 40) -> Table:
-        """The plans, the fastest first; untimed ones in cuDNN's order. At most `most` rows."""
-        timed = self.ranked
-        rest = [p for p in self.plans if p.kernel_ms is None]
-        noted = any(p.notes for p in self.plans)
-        rows = [[p.index, p.engine, p.short, _size(p.workspace), *[_notes(p)] * noted]
-                + ([f"{p.kernel_ms * 1e3:,.1f}", f"{self.flops / p.kernel_ms / 1e9:,.0f}"]
-                   if p.kernel_ms is not None else [p.failure, ""] if timed else [])
-                for p in [*timed, *rest][:most]]
-        columns = [">place", ">engine", "knobs", ">workspace", *["notes"] * noted]
-        left = len(timed) + len(rest) - len(rows)
-        return Table(self._title(), columns + ([">us", ">TFLOP/s"] if timed else []), rows,
-                     "Place: in cuDNN's own ranking; 0 is the default."
-                     + (f" {left} more plans are not shown." if left > 0 else ""))
-
-    def _title(self) -> str:
-        shape = ", ".join(f"{axis} = {size:,}" for axis, size in self.shape.items())
-        return (f"{self.name}: {shape}, {self.dtype}, on {self.gpu}, {self.date} ({self.origin})")
-
-    def picture(self) -> Picture:
-        """Every timed plan as a dot: place in cuDNN's ranking across, time on a logarithmic axis
-        up, colour by engine; `others` as lines. Raises LabError if none was timed."""
-        from labkit.cudnn_spread import spread
-
-        return spread(self)
-
-    def __repr__(self) -> str:
-        return repr(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-
-def _size(workspace: int | None) -> str:
-    if workspace is None:
-        return ""
-    return f"{workspace:,} B" if workspace < 10_000 else f"{workspace / 1e6:,.1f} MB"
-
-
-def _notes(plan: Plan) -> str:
-    short = {"RUNTIME_COMPILATION": "compiled here", "CUBLASLT_DEPENDENCY": "cuBLASLt",
-             "SUPPORTS_CUDA_GRAPH_NATIVE_API": "CUDA graph"}
-    return ", ".join(short.get(note, note) for note in plan.notes)
 
 
 def list_plans(graph: Any, target: Target, modes: Sequence[Any] | None = None) -> list[Plan]:
@@ -194,14 +81,7 @@ def measure(name: str, here: Any, target: Target,
     start = time.perf_counter()
     plans = list_plans(graph, target)
     built_s = time.perf_counter() - start
-    calls = {}
-    for place, plan in enumerate(plans):
-        if plan.failure:
-            continue
-        call = functools.partial(_run, graph, pack, scratch(plan.workspace), plan.index, target)
-        plans[place] = plan = _check(plan, call, output, check)
-        if not plan.failure:
-            calls[plan.index] = call
+    plans, calls = checked(plans, graph, pack, target, output=output, check=check)
     if not calls:
         raise WrongAnswer(f"None of the {len(plans)} plans of {name} gave the right result; the "
                           f"first: {plans[0].failure}")
@@ -222,6 +102,26 @@ def measure(name: str, here: Any, target: Target,
                    versions(), built_s)
     _record(result)
     return result
+
+
+def checked(plans: Sequence[Plan], graph: Any, pack: dict[Any, Any], target: Target, *,
+            output: Any, check: Callable[[], Comparison]
+            ) -> tuple[list[Plan], dict[int, Callable[[], None]]]:
+    """Runs each of `plans` (of `list_plans`) once on the GPU, with a workspace of its own, and
+    compares its output.
+
+    output: the tensor in the pack that is written, NaN before each run; check: compares it.
+    Returns the plans, each with its error or its failure, and index -> a call for the right ones.
+    """
+    found, calls = [], {}
+    for plan in plans:
+        if not plan.failure:
+            call = functools.partial(_run, graph, pack, scratch(plan.workspace), plan.index, target)
+            plan = _check(plan, call, output, check)
+            if not plan.failure:
+                calls[plan.index] = call
+        found.append(plan)
+    return found, calls
 
 
 def _run(graph: Any, pack: dict[Any, Any], workspace: Any, index: int, target: Target) -> None:

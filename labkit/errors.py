@@ -47,6 +47,14 @@ class BrokenInstall(LabError):
     """Libraries that do not fit together; the message says which, and the command that mends it."""
 
 
+class InstallFailed(LabError):
+    """pip could not add what a hosted notebook service lacks; the message carries its reason."""
+
+
+class RestartNeeded(LabError):
+    """A package was replaced that this session has imported; the message says how to restart."""
+
+
 class NotSupported(LabError):
     """A cuDNN graph that no plan can run on the GPU; the message carries cuDNN's own reasons."""
 

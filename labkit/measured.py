@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labkit import results
@@ -46,6 +47,9 @@ class MeasuredTable:
 
     def table(self) -> Table:
         origin = "measured now" if self.measured_now else results.RECORDED
+        if not self.rows:
+            return Table(f"{self.title}: not recorded yet. A run on a GPU measures it.",
+                         self.columns, [], self.note)
         return Table(f"{self.title}, on {self.gpu}, {self.date} ({origin})", self.columns,
                      [[_text(value) for value in row] for row in self.rows], self.note)
 
@@ -65,15 +69,18 @@ def _text(value: Any) -> str | None:
 
 def measured_table(name: str, here: Any, *, title: str, columns: Sequence[str],
                    measure: Callable[[], Sequence[Sequence[Any]]],
-                   note: str = "") -> MeasuredTable:
+                   note: str = "", required: bool = True) -> MeasuredTable:
     """Measures the rows on the GPU of this run; without one, shows the recorded table `name`.
 
     here: the result of `lab.here`. title: with the sizes, kept with the rows.
     measure() returns the rows, each as long as `columns`; it is called on a GPU only. The rows are
     kept beside the file that `$LABKIT_RECORD` names, if set.
-    Raises LabError if there is no GPU and no such recording, BadArgument if a row does not fit.
+    Raises LabError if there is no GPU and no such recording (with required = False: returns a
+    table without rows that says so), BadArgument if a row does not fit.
     """
     if here.device != "gpu":
+        if not (required or _path(name).exists()):
+            return MeasuredTable(name, title, "", "", False, list(columns), [], note)
         return recorded_table(name, note=note)
     import torch
 
@@ -95,7 +102,7 @@ def measured_table(name: str, here: Any, *, title: str, columns: Sequence[str],
 def recorded_table(name: str, gpu: str = "h200", *, note: str = "") -> MeasuredTable:
     """The recorded table `results/<gpu>-table-<name>.json`. Raises LabError if there is none, or
     if the file is not as described."""
-    path = results.FOLDER / f"{gpu.lower()}-table-{name}.json"
+    path = _path(name, gpu)
     if path not in set(results.FOLDER.glob("*-table-*.json")):
         raise LabError(f"No GPU in this run, and no table {name!r} was recorded on the "
                        f"{gpu.upper()}; run this lesson on a GPU to measure it.")
@@ -106,6 +113,10 @@ def recorded_table(name: str, gpu: str = "h200", *, note: str = "") -> MeasuredT
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{path.name} is not a table of labkit "
                        f"({type(error).__name__}: {error}); measure it again.") from error
+
+
+def _path(name: str, gpu: str = "h200") -> Path:
+    return results.FOLDER / f"{gpu.lower()}-table-{name}.json"
 
 
 def _made(name: str, note: str, data: dict[str, Any], measured_now: bool) -> MeasuredTable:

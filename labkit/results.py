@@ -11,7 +11,8 @@ it was not made on the file's, the last one. `results/<gpu>-sweep-<kernel>.json`
 sweep, with the baselines' times of the same runs as `baselines` where
 `python -m labkit.widgets.record` wrote it; `results/<gpu>-plans-<graph>.json` the plans of one
 cuDNN graph (see `labkit.cudnn_plans`), `results/<gpu>-table-<name>.json` a table of other figures
-(see `labkit.measured`).
+(see `labkit.measured`). `labkit bench` writes such files, with `bench` and `costs` beside
+(see `labkit.benching.report`).
 """
 
 from __future__ import annotations
@@ -109,6 +110,9 @@ def load(path: Path) -> Recording:
     known = {f.name for f in fields(Measurement)}
     try:
         data = json.loads(path.read_text())
+        if data.get("device") == "cpu":
+            raise LabError(f"{path.name} was made without a GPU: it says what is right, and holds "
+                           "no times.")
         measurements = [Measurement(**{k: v for k, v in m.items() if k in known})
                         for m in data["measurements"]]
         for m in measurements:
@@ -256,7 +260,7 @@ def recorded(gpu: str = "h200") -> Recording:
     """The recording shipped for `gpu` (a results file's stem). Raises LabError if there is none."""
     name = str(gpu).lower().replace(" ", "")
     have = {path.stem: path for path in sorted(FOLDER.glob("*.json"))
-            if not any(kind in path.stem for kind in ("-sweep-", "-plans-", "-table-"))}
+            if not any(kind in path.stem for kind in ("-sweep-", "-plans-", "-table-", "-costs"))}
     if name not in have:
         raise LabError(f"No recorded measurements for {gpu}; recorded are: "
                        f"{', '.join(have) or 'none'}.")

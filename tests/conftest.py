@@ -9,7 +9,7 @@ import pytest
 # A skip is expected only for what the machine lacks by nature. Any other one fails the run,
 # so that a green run cannot hide tests that did not happen.
 EXPECTED_SKIPS = ("needs a CUDA GPU", "needs Chromium", "needs Playwright", "needs a libcudnn",
-                  "needs the right to mount a small disk")
+                  "needs Triton", "needs the right to mount a small disk")
 _unexpected: list[str] = []
 
 
@@ -37,6 +37,19 @@ def libcudnn():
             pytest.fail("no libcudnn here, and LABKIT_REQUIRE_CUDNN is set")
         pytest.skip("needs a libcudnn")
     return found
+
+
+@pytest.fixture
+def compiling(libcudnn):
+    """As `libcudnn`, where cuDNN can compile for GPUs that are not here as well: no GPU, and a
+    stand-in for the driver (`make test-deviceless`)."""
+    from labkit import cudnn_support
+
+    if not cudnn_support._stand_in():
+        if os.environ.get("LABKIT_REQUIRE_CUDNN"):
+            pytest.fail("no stand-in for the driver, and LABKIT_REQUIRE_CUDNN is set")
+        pytest.skip("needs a libcudnn and a stand-in for the driver")
+    return libcudnn
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

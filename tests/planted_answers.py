@@ -7,10 +7,11 @@ old text stands exactly once in the solution.
 from __future__ import annotations
 
 import lesson_cases
+from planted_cudnn_answers import CUDNN
 
 Planted = tuple[str, tuple[tuple[str, str], ...], str]
 
-PLANTED: dict[str, list[Planted]] = {}
+PLANTED: dict[str, list[Planted]] = dict(CUDNN)
 
 PLANTED["02.1"] = [
     ("not cleared", (("T.clear(acc)", "pass"),), "an accumulator that was not cleared"),
@@ -298,6 +299,122 @@ PLANTED["08.3"] = [
      "no single step is left"),
     ("nothing returned", (("            return shrink(fails, smaller)\n    return sizes",
                            "            return shrink(fails, smaller)"),), "it returns None"),
+]
+PLANTED["09.1"] = [
+    ("bias scaled by the row", (("acc * row_scale * column_scale + bias",
+                                 "(acc * column_scale + bias) * row_scale"),),
+     "The bias was scaled, too"),
+    ("scale of a column as one of a row", (('colvec=["row_scale"], rowvec={"column_scale": '
+                                            '"float32", "bias": None}',
+                                            'colvec=["row_scale", "column_scale"], '
+                                            'rowvec=["bias"]'),), "does not run"),
+    ("no bias", (('"column_scale": "float32", "bias": None', '"column_scale": "float32"'),
+                 ("column_scale, bias", "column_scale"), (" + bias", "")),
+     "declares the operands column_scale, row_scale"),
+    ("rows forgotten", (("acc * row_scale * column", "acc * column"),),
+     "The scale of the rows is missing"),
+    ("columns forgotten", (("row_scale * column_scale + bias", "row_scale + bias"),),
+     "The scale of the columns is missing"),
+    ("bias first", (("acc * row_scale * column_scale + bias",
+                     "(acc + bias) * row_scale * column_scale"),), "multiplied by both scales"),
+    ("divided", (("acc * row_scale * column_scale", "acc / row_scale / column_scale"),),
+     "It was divided by the scales"),
+    ("bias left out", ((" + bias)", " + 0.0 * bias)"),), "The bias is missing"),
+]
+PLANTED["09.2"] = [
+    ("swapped", (("gate, up = acc", "up, gate = acc"),), "Gate and up changed places"),
+    ("gate limited below", (("gate = ops.minimum(gate, limit)",
+                             "gate = ops.maximum(ops.minimum(gate, limit), -limit)"),),
+     "The gate was limited from below"),
+    ("no lower limit", (("ops.maximum(ops.minimum(up, limit), -limit)",
+                         "ops.minimum(up, limit)"),), "its lower limit is missing"),
+    ("no one", (("(up + 1.0)", "up"),), "up + 1 belongs into the product"),
+    ("no upper limit", (("ops.maximum(ops.minimum(up, limit), -limit)",
+                         "ops.maximum(up, -limit)"),), "its upper limit is missing"),
+    ("plain silu", (("1.702 * gate", "gate"),), "takes 1.702 times the gate"),
+    ("no limits", (("ops.minimum(gate, limit)", "gate + 0.0 * limit"),
+                   ("ops.maximum(ops.minimum(up, limit), -limit)", "up")), "Nothing was limited"),
+]
+PLANTED["09.3"] = [
+    ("lse of the raw ones", (("lse=logits", "lse=acc * rstd"),), "lse is that of the raw logits"),
+    ("raw pick", (("picked=logits", "picked=acc * rstd"),), "picked is the raw logit"),
+    ("not capped", (("cap * ops.tanh(acc * rstd / cap)", "acc * rstd + 0.0 * cap"),),
+     "The logits were not capped"),
+    ("exponentiated", (("lse=logits", "lse=ops.exp(logits)"),), "the reduction exponentiates"),
+    ("norm after the cap", (("cap * ops.tanh(acc * rstd / cap)",
+                             "cap * ops.tanh(acc / cap) * rstd"),), "r comes first"),
+    ("not scaled back", (("cap * ops.tanh", "ops.tanh"),), "multiplied by the cap again"),
+    ("a sum of exponentials", (('"lse": "lse"', '"lse": "sum"'),), "lse is wrong"),
+]
+PLANTED["09.4"] = [
+    ("room alone", ((" / slower", ""),), "That is the room alone"),
+    ("multiplied", ((") / slower", ") * slower"),), "divide by it"),
+    ("one forgotten", (("(1 + room)", "room"),), "The GEMM itself is missing"),
+    ("one operation", (("2 * K", "K"),), "takes 2 K operations"),
+    ("units", (("1e12", "1e9"),), "differ by a factor of 1,000"),
+]
+PLANTED["10.1"] = [
+    ("no factor", (("2.0 * dy * ops.relu(z)", "dy * ops.relu(z)"),), "The factor 2"),
+    ("not gated", (("2.0 * dy * ops.relu(z)", "2.0 * dy * z"),), "gate it by relu"),
+    ("not squared", (("y=ops.relu(z) * ops.relu(z)", "y=ops.relu(z)"),), "needs its square"),
+    ("behind the activation", (("zdz=z * dz", "zdz=ops.relu(z) * ops.relu(z) * dy"),),
+     "behind the activation"),
+    ("another y", (("y=ops.relu(z) * ops.relu(z)", "y=z * z"),),
+     "y is wrong"),
+]
+PLANTED["10.2"] = [
+    ("no mean", (("(x - mean) * rstd", "x * rstd"),), "RMSNorm's"),
+    ("mean last", (("(x - mean) * rstd", "x * rstd - mean"),), "comes off before"),
+    ("no rstd", (("(x - mean) * rstd", "(x - mean)"),), "lacks rstd"),
+    ("swapped", (("dgamma=D * unit, dbeta=D", "dgamma=D, dbeta=D * unit"),), "changed places"),
+    ("no D", (("dgamma=D * unit", "dgamma=unit + 0.0 * D"),), "dgamma lacks D"),
+    ("stored", (('row_reduce={"dgamma": "sum", "dbeta": "sum"}', 'store=["dgamma", "dbeta"]'),),
+     "has shape [70, 136]"),
+    ("along rows", (('row_reduce={"dgamma": "sum", "dbeta": "sum"}',
+                     'col_reduce={"dgamma": "sum", "dbeta": "sum"}'),), "has shape [70]"),
+]
+PLANTED["10.3"] = [
+    ("ReLU squared once", (('"squared ReLU": 2, "gate', '"squared ReLU": 1, "gate'),),
+     "squared ReLU: 1 is not right. On two random rows Σ z dz over Σ y dy is 2.0000 and 2.0000"),
+    ("product once", (('"gate times up": 2, "RoPE"', '"gate times up": 1, "RoPE"'),),
+     "gate times up: 1"),
+    ("RoPE never", (('"RoPE": 1', '"RoPE": "none"'),), "RoPE: 'none' is not right"),
+    ("SiLU as ReLU", (('"SiLU": "none"', '"SiLU": 1'),), "SiLU: 1 is not right"),
+    ("a name lost", ((', "SiLU": "none"', ""),), "keep its five names"),
+]
+PLANTED["11.1"] = [
+    ("bias after the scale", (("scale * (acc + bias)", "scale * acc + bias"),),
+     "The bias was added after the scale"),
+    ("residual scaled", (("residual + scale * (acc + bias)", "scale * (acc + bias + residual)"),),
+     "The residual was scaled, too"),
+    ("squares of scaled", (("sumsq=x * x", "sumsq=x * gamma * x * gamma"),),
+     "The squares were taken of x times gamma"),
+    ("no scale", (("scale * (acc + bias)", "(acc + bias)"),), "The scale is missing"),
+    ("no bias", (("(acc + bias)", "acc"),), "The bias is missing"),
+    ("no residual", (("residual + scale", "scale"),), "The residual is missing"),
+    ("a column vector", (('rowvec=["bias", "scale", "gamma"]',
+                          'rowvec=["bias", "gamma"], colvec=["scale"]'),),
+     "argument scale has dtype float16"),
+]
+PLANTED["11.2"] = [
+    ("wrong width", (("x.shape[1], eps", "h.shape[1], eps"),), "columns of the stream"),
+    ("gamma twice", (('catalogue.rstd_swiglu_forward, found["scaled"]',
+                      'catalogue.rstd_swiglu_forward, found["scaled"] * gamma'),),
+     "gamma was applied twice"),
+    ("x for scaled", (('forward, found["scaled"]', 'forward, found["x"]'),),
+     "The second GEMM read x"),
+    ("no row factor", (("rstd=rstd)", "rstd=torch.ones_like(rstd))"),), "row factor is missing"),
+    ("no mean", (("x.shape[1], eps", "1, eps"),), "was not divided by the width"),
+    ("one result", (('return found["x"], y["y"]', 'return y["y"]'),), "return two tensors"),
+    ("partial sums", (('finalize.rstd(found["sumsq"], x.shape[1], eps)', 'found["sumsq"]'),),
+     "rstd: float32[20] is expected"),
+]
+PLANTED["11.3"] = [
+    ("half the operations", (("2 * M * N * K", "M * N * K"),), "two operations"),
+    ("no one", (("1 + after", "after"),), "it starts at 1"),
+    ("main loop divides", (("room * main_loop", "room / main_loop"),), "main_loop multiplies"),
+    ("exposed divides", (("* exposed", "/ exposed"),), "exposed multiplies"),
+    ("room alone", (("room * main_loop * exposed", "room"),), "That is the room alone"),
 ]
 for _cases in lesson_cases.modules().values():
     PLANTED.update(_cases.PLANTED)

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import labkit as lab
-from labkit import cudnn_graph, gpus
+from labkit import cudnn_graph, cudnn_support, gpus
 from labkit.cudnn_devices import device_properties, memory_clock
 from labkit.cudnn_loader import Cudnn
-from labkit.cudnn_picture import layout
+from labkit.cudnn_words import layout
 from labkit.errors import BadArgument, NotSupported
 
 HERE = lab.here("cpu", "H100")
@@ -232,6 +232,15 @@ def test_picture_of_nothing(bare):
         cudnn_graph.picture(bare.graph("empty", "float16"))
 
 
+def test_what_is_no_graph(bare):
+    with pytest.raises(BadArgument, match=r"picture takes a cudnn\.pygraph, and got tuple"):
+        cudnn_graph.picture((1, 2))
+    with pytest.raises(BadArgument, match=r"build takes .* and got tuple and Target"):
+        cudnn_graph.build((1, 2), bare)  # a lesson's function returns graph and pack
+    with pytest.raises(BadArgument, match="and got pygraph and str"):
+        cudnn_graph.build(bare.graph("g", "float16"), "H100")
+
+
 def test_a_name_cannot_break_the_picture(bare):
     graph = bare.graph("names", torch.bfloat16)
     X = graph.tensor(name="<script>&", **cudnn_graph.describe(meta(2, 4, 4)))
@@ -254,7 +263,7 @@ def test_the_layout_trap(libcudnn):
 
 
 def test_no_kernel_is_compiled_ahead_for_a_convolution_without_bias(libcudnn):
-    """So the driver is asked for, which a deviceless target has not."""
+    """So the driver is asked for: where there is none, the refusal says so."""
     target = cudnn_graph.target(HERE, "A100")
     graph = target.graph("conv_relu", torch.bfloat16)
     X = graph.tensor(name="X", **cudnn_graph.describe(meta(2, 16, 14, 10, last=True)))
@@ -262,7 +271,9 @@ def test_no_kernel_is_compiled_ahead_for_a_convolution_without_bias(libcudnn):
     Y = graph.relu(input=graph.conv_fprop(image=X, weight=W, padding=[1, 1], stride=[1, 1],
                                           dilation=[1, 1]))
     Y.set_output(True)
-    if cudnn_graph.load_cudnn().version == "9.19.0" and not torch.cuda.is_available():
+    if cudnn_support._stand_in():
+        assert cudnn_graph.build(graph, target).plan
+    elif libcudnn.version == "9.19.0" and target.plans:
         with pytest.raises(NotSupported, match="take the NVIDIA driver"):
             cudnn_graph.build(graph, target)
 

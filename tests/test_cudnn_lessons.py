@@ -3,14 +3,17 @@ them for GPUs that are not here."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import labkit as lab
-from labkit import cudnn_graph, cudnn_support, lessons
+from labkit import cudnn_graph, cudnn_plans, lessons
 from labkit.cudnn_loader import Cudnn
 from labkit.errors import NotSupported
+from labkit.measured import _check
 from labkit.verify import compare
 
 CPU = lab.here("cpu", "H100")
@@ -23,14 +26,6 @@ def bare():
     """A target without a libcudnn, as where only the frontend is installed."""
     lab.load_cudnn()
     return cudnn_graph.Target("H100", 90, Cudnn("1.32.0"))
-
-
-@pytest.fixture
-def compiling(libcudnn):
-    """Skips unless graphs can be compiled for GPUs that are not here."""
-    if not cudnn_support._stand_in():
-        pytest.skip("needs a libcudnn and a stand-in for the driver")
-    return libcudnn
 
 
 def random(*dims, dtype=torch.bfloat16):
@@ -144,6 +139,62 @@ def test_a_refusal_is_an_error_only_where_the_gpu_is(bare, monkeypatch):
     running = cudnn_graph.Target("T4", 75, bare.libcudnn, handle=object())
     with pytest.raises(NotSupported, match="too old"):
         cudnn_graph.try_build(None, running)
+
+
+# --- the cells that measure, which only a GPU runs: here their calls, with a clock that calls once
+
+
+class Clock:
+    """Stands in for `time_each`: keeps what was called; returns a millisecond each."""
+
+    def __init__(self):
+        self.called = []
+
+    def __call__(self, calls, milliseconds=200, warm=False):
+        for call in calls.values():
+            call()
+        self.called += calls
+        return {name: SimpleNamespace(median=1.0, spread=0.1) for name in calls}
+
+
+def executed(lesson, monkeypatch):
+    """The names of a lesson after a run on the CPU, its clock replaced."""
+    monkeypatch.setenv("LABKIT_DEVICE", "cpu")
+    found = lessons.find(lesson)
+    space = {"__name__": f"labkit.test_{found.stem}"}
+    for cell in found.notebook.cells:
+        if cell.cell_type == "code":
+            lessons.execute(cell.source, f"<{found.stem} {cell.id}>", space)
+    space["time_each"] = Clock()
+    return space
+
+
+def well_formed(rows, columns):
+    _check({"columns": list(columns), "rows": rows})
+    return [row[0] for row in rows]
+
+
+@pytest.mark.slow
+def test_lesson_12_takes_eager_apart(monkeypatch):
+    space = executed("12", monkeypatch)
+    names = well_formed(space["measure_parts"](), ("kernel", "us", "MB", "GB/s"))
+    assert names == ["convolution", "bias", "ReLU", "all three: eager"]
+
+
+@pytest.mark.slow
+def test_lesson_14_measures_its_parts_and_every_fp8_plan(monkeypatch):
+    space = executed("14", monkeypatch)
+    rows = space["measure_parts"]()
+    well_formed(rows, ("kernel", "us", "MB", "GB/s"))
+    assert sum(row[2] or 0 for row in rows) * 1e6 == pytest.approx(6 * space["y"].nbytes)
+    assert well_formed(space["measure_fp8_output"](), ("Y in", "us", "MB")) == ["16 bits", "FP8"]
+    monkeypatch.setattr(cudnn_graph, "build",
+                        lambda graph, target: cudnn_graph.Built(graph, target, {}))
+    monkeypatch.setattr(cudnn_plans, "list_plans", lambda graph, target: [])
+    monkeypatch.setattr(cudnn_plans, "checked", lambda plans, graph, pack, target, **_: (
+        [], {place: lambda: cudnn_graph.evaluate(graph, pack) for place in (0, 3)}))
+    assert well_formed(space["measure_fp8"](), ("inputs", "us", "TFLOP/s")) == [
+        "16 bits", "FP8 inputs, place 0", "FP8 inputs, place 3", "(FP8, torch._scaled_mm)"]
 
 
 # --- what cuDNN makes of them, for GPUs that are not here

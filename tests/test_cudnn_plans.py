@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labkit as lab
-from labkit import benchmark, cudnn_graph, cudnn_plans, cudnn_survey, gpus, results
+from labkit import benchmark, cudnn_graph, cudnn_plans, cudnn_survey, cudnn_target, gpus, results
 from labkit.benchmark import Times
 from labkit.cudnn_loader import Cudnn
 from labkit.cudnn_plans import Plan, Plans
@@ -56,6 +56,12 @@ def test_recorded_plans_come_back_as_they_were(recording):
     text = repr(found)
     assert "RECORDED" in text and "wrong, by far" in text and "682" in text  # 59 GFLOP in 86.5 us
     assert text.index("TILE_SIZE 1") < text.index("TILE_SIZE 0")
+
+
+def test_a_slow_plan_has_a_rate(recording):
+    """59 GFLOP in 120.6 ms."""
+    rates = [row[-1] for row in measured().table().rows]
+    assert rates[:4] == ["682", "681", "590", "0.49"]
 
 
 def test_a_default_that_did_not_build_is_not_the_default(recording):
@@ -208,7 +214,7 @@ def test_the_survey_that_is_shipped(monkeypatch):
 def test_beside_a_gpu_another_one_is_not_planned_for(monkeypatch):
     found = Cudnn("1.32.0", version="9.19.0", folder="/somewhere")
     assert found.found
-    for module in (cudnn_survey, cudnn_graph):
+    for module in (cudnn_survey, cudnn_target):
         monkeypatch.setattr(module, "load_cudnn", lambda: found)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert not cudnn_survey.survey(NAME, HERE, None).listed_now

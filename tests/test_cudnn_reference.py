@@ -237,6 +237,170 @@ def test_an_option_of_attention_that_is_not_here():
         case.run()
 
 
+# --- bad input: one clear sentence each
+
+
+def one(x, y, op="identity", **options):
+    """`op` of x, stored in y, as a case that is evaluated without `infer`."""
+    case = Case(x.dtype)
+    made = getattr(case.graph, op)(input=case.input("X", x), **options)
+    made.set_name("Y")
+    case.output(made, y)
+    return case
+
+
+def refuse(kind, match, case):
+    with pytest.raises(kind, match=match) as refused:
+        cudnn_graph.evaluate(case.graph, case.pack)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("number", [2**24 + 1, -(2**24) - 1, 2**31 - 1])
+def test_integers_that_float32_would_round(dtype, number):
+    x = torch.tensor([[[number, 1]]], dtype=dtype)
+    refuse(NotOnCPU, "'X' holds integers beyond 16,777,216", one(x, torch.zeros_like(x)))
+    x[0, 0, 0] = 2**24
+    case = one(x, torch.zeros_like(x))
+    cudnn_graph.evaluate(case.graph, case.pack)
+    assert all(torch.equal(t, x) for t in case.pack.values())
+
+
+@pytest.mark.parametrize("value", [2.5, -0.5, 128.0, -129.0, float("nan"), float("inf")])
+def test_an_integer_output_that_cannot_hold_the_result(value):
+    refuse(NotOnCPU, "'Y' is int8, and identity makes numbers that it cannot hold",
+           one(torch.tensor([[[1.0, value]]]), torch.zeros(1, 1, 2, dtype=torch.int8)))
+
+
+def test_an_integer_output_that_can():
+    y = torch.zeros(1, 1, 3, dtype=torch.int8)
+    case = one(torch.tensor([[[127.0, -128.0, 0.0]]]), y)
+    cudnn_graph.evaluate(case.graph, case.pack)
+    assert y.flatten().tolist() == [127, -128, 0]
+
+
+@pytest.mark.parametrize("mode", ["AMAX", "NORM1", "NORM2"])
+def test_a_reduction_of_no_axis_still_has_its_mode(mode):
+    import cudnn
+
+    case, x = Case(), -1 - torch.rand(2, 1, 3)
+    made = case.graph.reduction(input=case.input("X", x), mode=getattr(cudnn.reduction_mode, mode))
+    y = case.output(made, torch.empty(2, 1, 3))
+    case.run()
+    torch.testing.assert_close(y, x.abs())
+
+
+def test_swish_with_beta_0_is_half():
+    x, y = rand(1, 2, 3), torch.empty(1, 2, 3)
+    case = one(x, y, "swish", swish_beta=0.0)
+    cudnn_graph.evaluate(case.graph, case.pack)
+    torch.testing.assert_close(y, x / 2)
+
+
+@pytest.mark.parametrize("arguments", [(None, {}), ("graph", None), ("graph", [1])])
+def test_what_is_no_graph_or_no_pack(arguments):
+    graph = one(rand(1, 2, 3), rand(1, 2, 3)).graph if arguments[0] else None
+    with pytest.raises(BadArgument, match=r"takes a cudnn\.pygraph and its pack"):
+        cudnn_graph.evaluate(graph, arguments[1])
+
+
+def test_a_number_from_the_host_that_is_two():
+    case, alpha = Case(), torch.ones(1, 1, 1)
+    scalar = case.graph.tensor_like(alpha, name="alpha")
+    case.pack[scalar] = torch.ones(1, 1, 2)
+    case.output(case.graph.mul(a=case.input("X", rand(1, 2, 3)), b=scalar), rand(1, 2, 3))
+    refuse(BadArgument, "'alpha' is a number from the host, and got 2 elements", case)
+
+
+def two(op, a, b, y, **names):
+    case = Case()
+    first, second = names.pop("ports", ("a", "b"))
+    made = getattr(case.graph, op)(**{first: case.input("A", a), second: case.input("B", b)},
+                                   **names)
+    case.output(made, y)
+    return case
+
+
+def conv_of(x, w, **options):
+    full = {"padding": [1, 1], "stride": [1, 1], "dilation": [1, 1], **options}
+    return two("conv_fprop", x, w, rand(1, 4, 8, 8), ports=("image", "weight"), **full)
+
+
+@pytest.mark.parametrize(("case", "match"), [
+    (lambda: two("add", rand(1, 2, 3), rand(1, 2, 4), rand(1, 2, 3)),
+     r"add cannot take IN_0 \[1, 2, 3\], IN_1 \[1, 2, 4\]: .*must match"),
+    (lambda: two("matmul", rand(1, 2, 3), rand(1, 2, 4), rand(1, 2, 4), ports=("A", "B")),
+     r"matmul cannot take A \[1, 2, 3\], B \[1, 2, 4\]"),
+    (lambda: conv_of(rand(1, 3, 8, 8), rand(4, 2, 3, 3)), "3 channels and filters of 2"),
+    (lambda: conv_of(rand(1, 2, 8, 8), rand(4, 3, 3, 3)), "2 channels and filters of 3"),
+    (lambda: conv_of(rand(8, 8), rand(3, 3)), r"takes an image \[N, C, ...\]"),
+    (lambda: conv_of(rand(1, 3, 8, 8), rand(4, 3, 3, 3), stride=[0, 1]),
+     r"with padding = \[1, 1\], stride = \[0, 1\].*non-positive stride"),
+    (lambda: conv_of(rand(1, 3, 8, 8), rand(4, 3, 3, 3), padding=1), "with padding = 1"),
+    (lambda: conv_of(rand(1, 3, 1, 1), rand(4, 3, 5, 5)), "Kernel size"),
+    (lambda: one(rand(1, 2, 3), rand(1, 2, 3), "relu", upper_clip="a"), "with upper_clip = a"),
+])
+def test_shapes_and_options_that_do_not_fit(case, match):
+    refuse(BadArgument, match, case())
+
+
+def test_a_reduction_to_another_number_of_axes():
+    import cudnn
+
+    case = Case()
+    made = case.graph.reduction(input=case.input("X", rand(2, 4, 6)), mode=cudnn.reduction_mode.ADD)
+    case.output(made, rand(1, 1))
+    refuse(BadArgument, r"reads \[2, 4, 6\], and its output has the dims \[1, 1\]", case)
+
+
+@pytest.mark.parametrize(("k", "v", "match"), [
+    ((1, 2, 8, 8), (1, 2, 8, 8), "as many heads in Q"), ((3, 8, 8), (3, 8, 8), "as many heads"),
+    ((1, 3, 8, 4), (1, 3, 8, 8), r"sdpa cannot take q \[1, 3, 8, 8\]"),
+    ((1, 3, 9, 8), (1, 3, 8, 8), "sdpa cannot take")])
+def test_attention_of_what_does_not_fit(k, v, match):
+    case, q = Case(), rand(1, 3, 8, 8)
+    out, _ = case.graph.sdpa(q=case.input("Q", q), k=case.input("K", rand(*k)),
+                             v=case.input("V", rand(*v)), generate_stats=False)
+    case.output(out, torch.empty_like(q))
+    refuse(BadArgument, match, case)
+
+
+@pytest.mark.parametrize(("stride", "match"), [
+    ([24, 6], "one stride for each dim"), ([24, 6, -1], "none negative")])
+def test_strides_that_are_none(stride, match):
+    case, x = Case(), rand(2, 4, 6)
+    X = case.graph.tensor(name="X", dim=[2, 4, 6], stride=stride,
+                          data_type=cudnn_graph.data_type("float32"))
+    case.pack[X] = x
+    case.output(case.graph.identity(input=X), rand(2, 4, 6))
+    refuse(BadArgument, match, case)
+
+
+def test_an_output_over_itself():
+    case = Case()
+    Y = case.graph.identity(input=case.input("X", rand(2, 4, 6)))
+    Y.set_name("Y").set_output(True).set_data_type(cudnn_graph.data_type("float32"))
+    Y.set_dim([2, 4, 6]).set_stride([0, 6, 1])
+    case.pack[Y] = rand(2, 4, 6)
+    refuse(BadArgument, "'Y' has the stride 0", case)
+
+
+def test_a_tensor_without_a_dtype():
+    import cudnn
+
+    graph = cudnn.pygraph()
+    X = graph.tensor(name="X", dim=[1, 2, 3], stride=[6, 3, 1])
+    Y = graph.identity(input=X).set_output(True)
+    with pytest.raises(BadArgument, match="gives 'X' no dtype; pass data_type="):
+        cudnn_graph.evaluate(graph, {X: rand(1, 2, 3), Y: rand(1, 2, 3)})
+
+
+@pytest.mark.parametrize("x", [None, [1, 2], 3.0])
+def test_describe_takes_a_tensor(x):
+    with pytest.raises(BadArgument, match="describe takes a torch tensor, and got"):
+        cudnn_graph.describe(x)
+
+
 def test_the_pack_by_uid_and_by_name():
     case, X, Y = relu()
     x, y = case.pack[X], case.pack[Y]

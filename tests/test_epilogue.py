@@ -3,18 +3,35 @@ every knob; and that there is one main loop."""
 
 from __future__ import annotations
 
+import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from epilogue_cases import SMALL, named, operands, run
 
 import labkit as lab
-from labkit.epilogue import catalogue, epilogue, gemm, matmul, ops, pairs, plain
+from labkit.epilogue import (
+    OPTIONS,
+    catalogue,
+    check,
+    declare,
+    epilogue,
+    gemm,
+    matmul,
+    ops,
+    pairs,
+    plain,
+    schedule,
+)
+from labkit.epilogue.schedules import shared_bytes
 from labkit.epilogue.steps import LOWEST
-from labkit.errors import BadArgument
+from labkit.errors import BadArgument, WrongAnswer
 
 ALL = [e.name for e in catalogue.ALL]
+OPS = ["exp", "log", "tanh", "erf", "sin", "cos", "floor", "sqrt", "rsqrt", "abs", "sigmoid",
+       "relu", "silu", "gelu", "gelu_slope", "silu_slope"]
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +55,8 @@ def test_every_epilogue_against_float64(name):
                        ("residual_rms", "rstd_swiglu", "rstd_cross_entropy", "dswiglu"))])
 @pytest.mark.parametrize("more", [
     dict(dtype="bfloat16", transpose_B=True), dict(dtype="float32"), dict(blocks=3, group=2),
-    dict(prefetch=2), dict(block_N=32), dict(piece=64, block_M=64), dict(per_sm=2),
+    dict(prefetch=2, piece=16), dict(rows=16, in_place=True, prefetch=1), dict(block_N=32),
+    dict(piece=64, block_M=64), dict(per_sm=2),
 ], ids=str)
 def test_knobs_change_nothing(name, more):
     _check(named(name), 70, 144, 40, **(SMALL | more))
@@ -263,9 +281,7 @@ def test_calls_that_do_not_fit():
 # --- the functions themselves
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "sin", "cos", "floor", "sqrt",
-                                  "rsqrt", "sigmoid", "relu", "silu", "gelu", "gelu_slope",
-                                  "silu_slope"])
+@pytest.mark.parametrize("name", OPS)
 def test_ops_agree_on_numbers_tensors_and_in_a_kernel(name):
     op = getattr(ops, name)
     chosen = epilogue(store={"y": "float32"})(lambda acc: dict(y=op(ops.maximum(acc, 0.125))))
@@ -294,3 +310,73 @@ def test_reference_reduces_whole():
     x = product + given["residual"].double()
     assert torch.equal(found["sumsq"], x.square().sum(1))
     assert torch.equal(found["scaled"], x * given["gamma"].double())
+
+
+# --- declarations are tried on stand-ins, and checks are real
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("abs(acc)", "write ops.abs"), ("acc ** 2", r"write x \* x"), ("max(acc, 0.0)", "ops.maximum"),
+    ("acc if acc > 0 else 0.0", "use ops.where"), ("math.exp(acc)", "not math"),
+    ("torch.relu(acc)", "labkit.epilogue.ops"), ("acc[0]", "only what `pairs` names"),
+    ("acc * (acc > 0)", "meets a Condition"), ("acc > 0", "is a comparison"), ("1.0", "is 1.0"),
+    ("ops.where((acc > 0) & acc, acc, 0.0)", "put each one in brackets"),
+    ("acc + undefined", "'undefined' is not defined"),
+], ids=str)
+def test_what_a_kernel_cannot_do_is_refused_at_the_declaration(line, words):
+    scope = dict(epilogue=epilogue, ops=ops, math=math, torch=torch)
+    with pytest.raises(BadArgument, match=words):
+        exec(f'@epilogue(store=["y"])\ndef wrong(acc):\n    return dict(y={line})', scope)
+
+
+def test_the_page_on_epilogues_holds():
+    """Its examples run as they stand, and its list of taken names is the program's."""
+    page = (Path(__file__).parents[1] / "docs" / "epilogue.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    scope = {}
+    for block in (*blocks[:2], blocks[3]):
+        exec(block, scope)
+    check(scope["rstd_swiglu"])
+    taken = re.search(r"program's: `([^`]+)`", page)[1].split()
+    assert set(taken) == declare._RESERVED
+    listed = re.search(r"`ops`: `([^`]+)` of one value", page)[1].split()
+    assert listed == OPS
+
+
+def test_check_finds_wrong_mathematics_and_wrong_operands():
+    def expected(product, z):
+        gate, up = pairs.split(z)
+        y = torch.nn.functional.silu(gate) * up
+        return dict(dz=z, y=y, zdz=y.sum(1))
+
+    with pytest.raises(WrongAnswer, match=r"dswiglu\.dz: WRONG"):
+        check(catalogue.dswiglu, expected)
+    with pytest.raises(BadArgument, match="the expected outputs lack dz, y, zdz"):
+        check(catalogue.dswiglu, lambda product, z: {})
+    with pytest.raises(BadArgument, match="does not know rstd"):
+        check(catalogue.add_bias, rstd=torch.ones(130))
+
+
+@pytest.mark.parametrize(("knobs", "said"), [
+    (dict(prefetch=3), "take turns of 3"), (dict(prefetch=2, piece=32), "as many as the turns"),
+    (dict(rows=24), "divides block_M")])
+def test_turns_and_parts_that_do_not_fit(knobs, said):
+    with pytest.raises(BadArgument, match=said):
+        gemm(catalogue.residual_rms)(64, 64, 64, **(SMALL | knobs))
+
+
+def test_groups_divide_the_columns_of_tiles():
+    """T.Persistent computes whole groups of columns: three of two would be one column too many,
+    and the partial results of the last would be written behind the end."""
+    _check(catalogue.rstd_cross_entropy, 40, 5 * 64, 24, **(SMALL | dict(blocks=2, group=2)))
+
+
+@pytest.mark.parametrize("name", ["plain", *(e.name for e in catalogue.ALL)])
+def test_schedules_for_hopper_fit_shared_memory(name):
+    """The account by which a schedule is chosen is the compiler's own."""
+    chosen = plain if name == "plain" else named(name)
+    knobs = schedule(90, chosen)
+    assert knobs["blocks"], "none of the schedules with blocks that stay fitted"
+    program = gemm(chosen)(8192, 4096, 4096, dtype="bfloat16", transpose_B=True, **knobs)
+    shared = lab.cross_compile(program, "H100", pass_configs=OPTIONS).shared_bytes
+    assert 0 <= shared - shared_bytes(chosen, knobs) <= 1024  # each tile starts on a boundary

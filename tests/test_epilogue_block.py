@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from labkit.epilogue import functions, pairs
+from labkit.epilogue import functions, pairs, run
 from labkit.epilogue.block import Block, Model
+from labkit.epilogue.rope import rope
 from labkit.errors import BadArgument
 
 
@@ -21,9 +22,8 @@ def _parts():
     T, d, f, V = 10, 16, 24, 19
     x, h = torch.randn(T, d), torch.randn(T, 24)
     gamma, after = 1 + 0.3 * torch.randn(d), 1 + 0.3 * torch.randn(d)
-    position = torch.arange(T).float()
-    frequency = torch.tensor([1.0, 0.5, 0.1, 0.02, 1.0, 0.5, 0.1, 0.02] + [0.0] * 8)
-    W_rope, W_in = torch.randn(32, d) / 4, torch.randn(2 * f, d) / 4
+    turns = rope(2, T // 2, 2, 1, 16, 100.0, torch.device("cpu"))
+    W_rope, W_in = torch.randn(64, d) / 4, torch.randn(2 * f, d) / 4
     W_out, W, head = torch.randn(d, f) / 5, torch.randn(d, 24) / 5, torch.randn(V, d)
     target = torch.randint(0, V, (T,))
     target[4] = -100
@@ -31,10 +31,11 @@ def _parts():
     def norm(x, gamma):
         return torch.nn.functional.rms_norm(x, x.shape[-1:], gamma, 1e-6)
 
-    def rope(x, gamma, W):
+    def turned(x, gamma, W):
         a, b = pairs.split(norm(x, gamma) @ W.T)
-        angle = (position[:, None] * frequency).to(x.dtype)
-        return pairs.join(a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), x
+        angle = (turns.position[:, None] * turns.frequency).to(x.dtype)
+        z = pairs.join(a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos())
+        return *turns.views(z), x
 
     def swiglu(x, gamma, W_in, W_out):
         gate, up = pairs.split(norm(x, gamma) @ W_in.T)
@@ -48,11 +49,11 @@ def _parts():
 
     return {
         "NormRope": (lambda x, g, W: functions.NormRope.apply(
-            *stream(x, g), g, W, position, frequency), rope, [x, gamma, W_rope]),
+            *stream(x, g), g, W, turns), turned, [x, gamma, W_rope]),
         "ProjectResidual": (lambda h, x, W: functions.ProjectResidual.apply(
             h, x, W, after, 1e-6)[:1], lambda h, x, W: (x + h @ W.T,), [h, x, W]),
         "NormSwiGLU": (lambda x, g, W_in, W_out: functions.NormSwiGLU.apply(
-            *stream(x, g), g, W_in, W_out, after, 1e-6)[:1], swiglu, [x, gamma, W_in, W_out]),
+            *stream(x, g), g, W_in, W_out, after, 1e-6, True)[:1], swiglu, [x, gamma, W_in, W_out]),
         "NormCrossEntropy": (lambda x, g, W: (functions.NormCrossEntropy.apply(
             *stream(x, g), g, W, target, -100),), loss, [x, gamma, head]),
     }
@@ -172,7 +173,183 @@ def test_sizes_that_do_not_fit():
 
 
 def test_rope_turns_pairs_and_leaves_values():
-    block = Block(d=32, heads=2, f=16, dtype=torch.float32)
-    turning = block.frequency > 0
-    assert turning.tolist() == [True] * 32 + [False] * 16
-    assert block.frequency[0] == 1 and block.frequency[8] == 1  # each head starts anew
+    turns = rope(3, 5, 2, 1, 32, 10000.0, torch.device("cpu"))
+    assert (turns.frequency > 0).tolist() == [True] * 48 + [False] * 16
+    assert turns.frequency[0] == 1 and turns.frequency[16] == 1  # each head starts anew
+    assert turns.position.tolist() == [0, 1, 2, 3, 4] * 3
+
+
+# --- a block written the usual way: rotate-half RoPE, separate projections
+
+
+def _usual_block(x, weights, batch, heads, kv_heads, eps=1e-6, base=10000.0):
+    """[T, d] -> [T, d], with nothing of the kit's in it."""
+    def norm(x, gamma):
+        return gamma * x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+
+    def turn(t):  # [batch, heads, length, head]
+        half = t.shape[-1] // 2
+        angle = torch.arange(t.shape[2], dtype=t.dtype)[:, None] * base ** (
+            -torch.arange(half, dtype=t.dtype) / half)
+        a, b = t[..., :half], t[..., half:]
+        return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+    def split(t, heads):
+        return t.view(batch, -1, heads, t.shape[1] // heads).transpose(1, 2)
+
+    w, n = weights, norm(x, weights["norm_1"])
+    q, k = (turn(split(n @ w[name].T, h)) for name, h in (("q", heads), ("k", kv_heads)))
+    k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, split(n @ w["v"].T, kv_heads)))
+    scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+    ahead = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+    mixed = scores.masked_fill(ahead, -torch.inf).softmax(-1) @ v
+    x = x + mixed.transpose(1, 2).reshape(x.shape) @ w["o"].T
+    n = norm(x, w["norm_2"])
+    gate = n @ w["gate"].T
+    return x + (gate * gate.sigmoid() * (n @ w["up"].T)) @ w["down"].T
+
+
+def _weights(d, heads, kv_heads, f):
+    rows = dict(q=d, k=d // heads * kv_heads, v=d // heads * kv_heads, o=d, gate=f, up=f)
+    made = {name: torch.randn(n, d) / d**0.5 for name, n in rows.items()}
+    return made | dict(down=torch.randn(d, f) / f**0.5, norm_1=1 + 0.3 * torch.randn(d),
+                       norm_2=1 + 0.3 * torch.randn(d))
+
+
+def _run(block, x, batch, **more):
+    """The block on the stream that starts at x."""
+    return block(functions.enter(x, block.gamma_1.detach()), torch.ones(x.shape[1]), batch, **more)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "batch", "length"), [(2, 1, 3, 4), (4, 2, 1, 33)])
+def test_a_block_and_its_gradients_against_a_usual_one(heads, kv_heads, batch, length):
+    torch.manual_seed(heads)
+    d = 16 * heads
+    weights = _weights(d, heads, kv_heads, 24)
+    block = Block(d, heads, 24, torch.float32, kv_heads)
+    block.load(**weights)
+    assert all(torch.equal(block.usual()[name], w) for name, w in weights.items())
+    x, way = torch.randn(batch * length, d, requires_grad=True), torch.randn(batch * length, d)
+    found = _run(block, x, batch)[0]
+    (found * way).sum().backward()
+    exact = {name: w.double().requires_grad_() for name, w in weights.items()}
+    start = x.detach().double().requires_grad_()
+    expected = _usual_block(start, exact, batch, heads, kv_heads)
+    (expected * way).sum().backward()
+    assert _error(found.detach(), expected.detach()) < 2e-6
+    assert _error(x.grad, start.grad) < 2e-6
+    for name, gradient in block.usual(lambda p: p.grad).items():
+        assert _error(gradient, exact[name].grad) < 3e-6, name
+
+
+# --- in a real model
+
+
+def _block(dtype=torch.float32):
+    torch.manual_seed(5)
+    block = Block(32, 2, 24, dtype, kv_heads=1)
+    return block, torch.randn(12, 32).to(dtype)
+
+
+def test_prepared_kernels_are_those_that_a_step_needs():
+    block, x = _block()
+    block.prepare(12)
+    misses = run._compiled.cache_info().misses
+    _run(block, x.requires_grad_(), 2)[0].sum().backward()
+    assert run._compiled.cache_info().misses == misses
+
+
+def test_without_gradients_gate_and_up_are_not_stored(monkeypatch):
+    block, x = _block()
+    ran, matmul = [], functions.matmul
+    monkeypatch.setattr(functions, "matmul",
+                        lambda chosen, *a, **k: ran.append(chosen.name) or matmul(chosen, *a, **k))
+    kept = _run(block, x, 2)[0]
+    assert "rstd_swiglu" in ran
+    ran.clear()
+    with torch.no_grad():
+        found = _run(block, x, 2)[0]
+    assert "rstd_swiglu_forward" in ran and "rstd_swiglu" not in ran
+    assert torch.equal(found, kept.detach()) and not found.requires_grad
+
+
+def test_autocast_and_the_parameters_dtype_do_not_change_the_products():
+    block, x = _block(torch.bfloat16)
+    plain = _run(block, x, 2)[0]
+    with torch.autocast("cpu", torch.float16):
+        assert torch.equal(_run(block, x, 2)[0], plain)
+    other = block.to(torch.bfloat16)
+    assert torch.equal(_run(other, x, 2)[0], plain)
+    _run(other, x, 2)[0].sum().backward()
+    assert {p.grad.dtype for p in other.parameters()} == {torch.bfloat16}
+
+
+def test_a_state_dict_holds_the_weights_alone_and_fits_again():
+    block, x = _block()
+    state = block.state_dict()
+    assert set(state) == {"gamma_1", "gamma_2", "W_qkv", "W_o", "W_in", "W_out"}
+    other = Block(32, 2, 24, torch.float32, kv_heads=1)
+    other.load_state_dict(state)
+    assert torch.equal(_run(other, x, 3)[0], _run(block, x, 3)[0])
+
+
+def test_checkpointing_gives_the_same_gradients():
+    from torch.utils.checkpoint import checkpoint
+
+    block, x = _block()
+    x.requires_grad_()
+    found = []
+    for call in (block, lambda *a: checkpoint(block, *a, use_reentrant=False)):
+        block.zero_grad()
+        x.grad = None
+        call(functions.enter(x, block.gamma_1.detach()), torch.ones(32), 2)[0].square().sum(
+            ).backward()
+        found.append([x.grad.clone(), *(p.grad.clone() for p in block.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_frozen_weights_cost_no_gradient():
+    block, x = _block()
+    _run(block, x, 2)[0].sum().backward()
+    gamma = block.gamma_2.grad.clone()
+    block.zero_grad()
+    for weight in (block.W_qkv, block.W_o, block.W_in, block.W_out):
+        weight.requires_grad_(False)
+    _run(block, x, 2)[0].sum().backward()
+    assert block.W_in.grad is None and torch.equal(block.gamma_2.grad, gamma)
+
+
+def test_strided_input_and_expanded_gradients():
+    block, x = _block()
+    strided = x.t().contiguous().t().requires_grad_()
+    assert not strided.is_contiguous()
+    found = _run(block, strided, 2)[0]
+    assert torch.equal(found, _run(block, x, 2)[0])
+    found.sum().backward()  # the gradient of a sum is one expanded number
+    assert strided.grad.isfinite().all()
+
+
+def test_a_second_derivative_is_refused():
+    block, x = _block()
+    x.requires_grad_()
+    (first,) = torch.autograd.grad(_run(block, x, 2)[0].sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_a_compiled_model_leaves_the_block_as_it_is():
+    block, x = _block()
+    compiled = torch.compile(lambda x: _run(block, x * 1.0, 2)[0] + 0.0, backend="eager")
+    assert torch.equal(compiled(x), _run(block, x, 2)[0])
+
+
+def test_streams_that_do_not_fit():
+    block, x = _block()
+    with pytest.raises(BadArgument, match=r"takes float32\[batch \* length, 32\]"):
+        _run(block, x.half(), 2)
+    with pytest.raises(BadArgument, match=r"is float32\[12, 16\]"):
+        block((x[:, :16], x, x), torch.ones(32), 2)
+    with pytest.raises(BadArgument, match="12 rows, and batch is 5"):
+        _run(block, x, 5)
+    with pytest.raises(BadArgument, match="4 heads cannot share 3"):
+        Block(64, 4, 16, kv_heads=3)

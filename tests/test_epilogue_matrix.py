@@ -24,7 +24,7 @@ def _verdicts(names):
         gpu = gpus.lookup(f"sm_{number}")
         dtype = "bfloat16" if gpu.sm >= 80 else "float16"
         program = gemm(EVERY[name])(8192, 4096, 4096, dtype=dtype, transpose_B=True,
-                                    **schedule(gpu.sm))
+                                    **schedule(gpu.sm, EVERY[name], dtype))
         return judge(program, gpu.arch, OPTIONS, multiplies=True)
 
     cells = [(name, number) for name in names for number in gpus.arch_numbers()]

@@ -16,6 +16,7 @@ import pytest
 
 import labkit as lab
 from labkit import gpus, lessons
+from labkit.epilogue import OPTIONS, gemm, schedule
 from labkit.errors import LabError
 
 TENSOR_CORE = {75: "mma", 80: "mma", 86: "mma", 89: "mma", 90: "wgmma", 100: "mma", 120: "mma"}
@@ -40,6 +41,13 @@ def _persistent(sm):
                                                **lab.kernel("03", "persistent_schedule")(sm))
 
 
+def _fp8(sm):
+    """Below compute capability 8.9 the lesson multiplies the same values in 16 bits."""
+    dtype = "float8_e4m3fn" if sm >= 89 else _sixteen_bit(sm)
+    return lab.kernel("03", "gemm_fp8")(4096, 4096, 4096, dtype=dtype, out_dtype=_sixteen_bit(sm),
+                                        **lab.kernel("03", "fp8_schedule")(sm))
+
+
 def _softmax(kernel, schedule, N, sm):
     return lab.kernel("05", kernel)(2048, N, dtype=_sixteen_bit(sm),
                                     **lab.kernel("05", schedule)(N))
@@ -60,6 +68,7 @@ KERNELS = {
     ("02_gemm", "gemm"): (lambda sm: _gemm(sm, "float16"), None, True),
     ("03_schedules", "gemm"): (lambda sm: _gemm(sm, _sixteen_bit(sm)), None, True),
     ("03_schedules", "gemm_persistent"): (_persistent, None, True),
+    ("03_schedules", "gemm_fp8"): (_fp8, None, True),
     ("04_epilogue_fusion", "gemm_bias_gelu"): (_gelu, lab.kernel("04", "FAST_MATH"), True),
     ("05_softmax", "softmax"): (
         lambda sm: _softmax("softmax", "softmax_schedule", 16384, sm), _SOFTMAX_OPTIONS, False),
@@ -79,6 +88,24 @@ for _name, _D, _causal in (
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
         lab.kernel("06", "FAST_MATH"), True)
+
+
+def _epilogue(lesson, name, sm, **more):
+    chosen, dtype = lab.kernel(lesson, name), _sixteen_bit(sm)
+    return gemm(chosen)(8192, 4096, 4096, dtype=dtype, **more, **schedule(sm, chosen, dtype))
+
+
+# all but the first of 09 make the programs of the catalogue's, which test_epilogue_matrix compiles
+for _lesson, _name, _transposed in (
+    *(("09_coda_forward", n, True) for n in (
+        "scale_bias", "residual_rms", "rstd_swiglu", "rstd_rope", "rstd_cross_entropy")),
+    *(("10_coda_backward", n, False) for n in ("dsilu", "dswiglu", "drms_residual")),
+    *(("11_coda_block", n, True) for n in (
+        "squared_reglu", "capped_cross_entropy", "dgelu_bias")),
+):
+    KERNELS[_lesson, _name] = (
+        lambda sm, lesson=_lesson[:2], name=_name, transposed=_transposed: _epilogue(
+            lesson, name, sm, transpose_B=transposed), OPTIONS, True)
 for _stem, _cases in lesson_cases.modules().items():
     KERNELS.update({(_stem, name): entry for name, entry in _cases.KERNELS.items()})
 CELLS = [(lesson, kernel, f"sm_{number}") for lesson, kernel in KERNELS

@@ -57,6 +57,18 @@ def test_without_a_gpu_and_a_recording_it_refuses(folder):
         lab.measured_table("launch", CPU, title="", columns=["way"], measure=never)
 
 
+def test_what_is_not_required_says_that_it_is_not_recorded(folder):
+    def shown():
+        return lab.measured_table("launch", CPU, title="Launches", columns=["way", ">us"],
+                                  measure=never, note="Medians.", required=False)
+
+    table = shown()
+    assert table.rows == [] and not table.measured_now
+    assert "not recorded yet" in repr(table) and "Medians." in table._repr_html_()
+    write(folder)
+    assert shown().row("load")["us"] == 9.61
+
+
 def test_a_name_does_not_lead_out_of_the_folder(folder):
     write(folder.parent, name="h200-table-x.json")
     with pytest.raises(LabError, match="no table"):

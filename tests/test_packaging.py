@@ -132,7 +132,7 @@ def test_wheel_carries_lessons_results_and_header(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for lesson in (ROOT / "notebooks").glob("*.ipynb"):
         assert f"labkit/notebooks/{lesson.name}" in names
-    assert {"labkit/cpu_runtime.h", "labkit/results/h200.json"} <= names
+    assert {"labkit/cpu_runtime.h", "labkit/results/h200.json", "labkit/nvcc.txt"} <= names
     assert not any(name.startswith(("tests/", "runs/")) for name in names)
 
 

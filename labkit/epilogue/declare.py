@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.epilogue import pairs as pair_layout
+from labkit.epilogue import probe
 from labkit.errors import BadArgument
 
 REDUCTIONS = {"col_reduce": ("sum", "max", "lse"), "row_reduce": ("sum",)}
@@ -26,7 +27,7 @@ REDUCTIONS = {"col_reduce": ("sum", "max", "lse"), "row_reduce": ("sum",)}
 _RESERVED = {"A", "B", "M", "N", "K", "T", "bx", "by", "b", "p", "i", "j", "k", "acc", "out",
              "dtype", "policy", "threads", "panel", "group", "blocks", "piece", "prefetch",
              "num_stages", "block_M", "block_N", "block_K", "place", "swizzled",
-             "column", "columns", "width"}
+             "column", "columns", "width", "registers"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Epilogue:
 
     def __call__(self, acc: Any, *operands: Any, **named: Any) -> dict[str, Any]:
         return self.fn(acc, *operands, **named)
+
+    @property
+    def __wrapped__(self) -> Callable[..., dict[str, Any]]:
+        """The function, for `inspect.getsource` and the like."""
+        return self.fn
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -215,10 +221,8 @@ def _outputs(fn: Callable, kinds: dict[str, Any]) -> tuple[Output, ...]:
 
 
 def _with_pairs(made: Epilogue) -> Epilogue:
-    """The epilogue with its outputs marked as the function returns them: it is run on numbers."""
-    one = 0.5
-    found = made.fn((one, one) if made.takes_pairs else one,
-                    *((one, one) if o.pair else one for o in made.operands))
+    """The epilogue with its outputs marked as the function returns them, pair or not."""
+    found = probe.call(made.name, made.fn, [made.takes_pairs, *(o.pair for o in made.operands)])
     declared = [o.name for o in made.outputs]
     if not isinstance(found, dict) or set(found) != set(declared):
         returned = ", ".join(found) if isinstance(found, dict) else type(found).__name__
@@ -226,20 +230,37 @@ def _with_pairs(made: Epilogue) -> Epilogue:
                           f"{returned}; return a dictionary with exactly the declared names.")
     outputs = []
     for output in made.outputs:
-        pair = isinstance(found[output.name], (tuple, list))
-        if pair and (output.kind != "store" or len(found[output.name]) != 2):
+        value = found[output.name]
+        pair = isinstance(value, (tuple, list))
+        if pair and (output.kind != "store" or len(value) != 2):
             raise BadArgument(f"{made.name}: {output.name} is a {output.kind} and returns "
-                              f"{len(found[output.name])} values; only a store takes a pair.")
+                              f"{len(value)} values; only a store takes a pair.")
+        if not all(isinstance(member, probe.Value) for member in (value if pair else [value])):
+            raise BadArgument(f"{made.name}: {output.name} is {_kind(value)}; return a value that "
+                              "is computed from the product or an operand.")
         outputs.append(Output(output.name, output.kind, output.dtype, output.how, pair))
     return Epilogue(made.name, made.fn, made.takes_pairs, made.operands, tuple(outputs))
 
 
+def _kind(value: Any) -> str:
+    if isinstance(value, probe.Condition):
+        return "a comparison (ops.where(..., 1.0, 0.0) makes numbers of it)"
+    return f"{value!r}" if isinstance(value, (int, float)) else f"a {type(value).__name__}"
+
+
+# the generated program makes its own names from these
+_ENDINGS = ("tile", "part", "first", "second", "ahead", "row", "column", "turned", "top", "before",
+            "added")
+
+
 def _check_clashes(made: Epilogue) -> None:
-    names = [*made.inputs, *(o.name for o in made.outputs)]
+    names = [made.name, *made.inputs, *(o.name for o in made.outputs)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise BadArgument(f"{made.name}: {twice[0]} names two things; give each its own name.")
     taken = [name for name in names if name in _RESERVED]
+    taken += [f"{name}_{end}" for name in ("acc", *names) for end in _ENDINGS
+              if f"{name}_{end}" in names]
     if taken:
         raise BadArgument(f"{made.name}: {taken[0]} is a name of the generated program; "
                           "choose another.")

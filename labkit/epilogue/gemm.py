@@ -12,15 +12,18 @@ import functools
 import hashlib
 import inspect
 import linecache
+import math
 from typing import Any
 
 from labkit.epilogue import pairs
 from labkit.epilogue.declare import Epilogue, epilogue
 from labkit.epilogue.program import source as program_source
+from labkit.epilogue.steps import Plan
 from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
-             warps="FullRow", piece=64, prefetch=0, blocks=0, group=8, per_sm=1)
+             warps="FullRow", rows=0, piece=64, prefetch=0, in_flight=0, in_place=False, blocks=0,
+             group=8, per_sm=0)
 
 
 @epilogue(store=["C"])
@@ -49,11 +52,13 @@ class Gemm:
         knobs = self._checked(M, N, K, dtype, schedule)
         numbers = {o.name: o.dtype or dtype for o in (*self.epilogue.operands,
                                                       *self.epilogue.outputs)}
-        return program_source(
-            self.epilogue, name=f"gemm_{self.epilogue.name}", transpose_B=transpose_B,
-            persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
-            several=knobs["per_sm"] > 1, prefetch=knobs["prefetch"],
+        plan = Plan(
+            transpose_B=transpose_B, persistent=knobs["blocks"] > 0, swizzle=knobs["panel"] > 0,
+            registers=knobs["per_sm"] > 0, split=knobs["rows"] < knobs["block_M"],
+            prefetch=knobs["prefetch"], in_flight=knobs["in_flight"], 
+            in_place=knobs["in_place"] > 0,
             ragged_M=M % knobs["block_M"] > 0, ragged_N=N % knobs["block_N"] > 0, numbers=numbers)
+        return program_source(self.epilogue, f"gemm_{self.epilogue.name}", plan)
 
     def __call__(self, M: int, N: int, K: int, dtype: str = "float16", transpose_B: bool = False,
                  **schedule: Any) -> Any:
@@ -63,14 +68,19 @@ class Gemm:
         With C columns of elements (N, or N / 2 where the product comes as pairs), and twice as
         many for an operand or output that is a pair: rowvec [C], colvec [M], tile and store
         [M, C], select [M], col_reduce [ceil(N / block_N), M], row_reduce [ceil(M / block_M), C]: a
-        reduction's partial results, one row a tile, for `labkit.epilogue.finalize`.
+        reduction's partial results, one row a tile (row_reduce: one a part of `rows` rows), for
+        `labkit.epilogue.finalize`.
 
         schedule: block_M, block_N, block_K, num_stages, threads; panel: the order of the blocks
-        (0: plain); warps: the warp policy's name; piece: columns that the epilogue handles at a
-        time; prefetch: 1 to fetch the next piece's tile operands to registers meanwhile, 2 to fetch
-        the first piece's before the main loop, too; blocks: above 0, so many
-        blocks stay for all tiles, in an order of `group` columns of tiles; per_sm: above 1, from
-        9.0 on, registers are shared out so that so many blocks fit a multiprocessor.
+        (0: plain); warps: the warp policy's name. The epilogue works on pieces of `rows` rows (0:
+        block_M) and `piece` columns of the product: give rows=64 for each 128 threads on 9.0, where
+        a thread's values of more rows do not lie together. prefetch: so many pieces of the tile
+        operands are on their way to registers, the first ones since before the main loop.
+        in_flight: above 0, from 9.0 on, stores leave shared memory while later pieces are computed,
+        from so many sets of tiles; in_place: a store takes over an operand's tile of its shape.
+        blocks: above 0, so many blocks stay for all tiles, in an order of `group` columns of tiles;
+        per_sm: above 0, from 9.0 on, registers are shared out between the threads that copy and
+        those that compute, so that so many blocks fit a multiprocessor.
         Raises BadArgument for sizes or knobs that do not fit.
         """
         import tilelang.language as T
@@ -80,8 +90,11 @@ class Gemm:
         text = self.source(M, N, K, dtype, transpose_B, **schedule)
         names = dict(knobs, M=M, N=N, K=K, dtype=dtype, T=T, place=pairs.place,
                      swizzled=make_swizzled_layout, policy=T.GemmWarpPolicy[knobs["warps"]],
-                     registers=_registers(knobs["per_sm"], knobs["threads"]),
                      __name__="labkit.epilogue.generated")
+        names["copying"], names["computing"] = _registers(knobs["per_sm"], knobs["threads"])
+        # T.Persistent rounds the columns of tiles up to whole groups, and computes what is beyond
+        columns = -(-N // knobs["block_N"])
+        names["group"] = max(g for g in range(1, knobs["group"] + 1) if columns % g == 0)
         members = 2 if self.epilogue.takes_pairs else 1  # columns of the product to an element
         names |= {self.epilogue.name: self.epilogue.fn, "columns": N // members,
                   "width": knobs["piece"] // members}
@@ -105,10 +118,27 @@ class Gemm:
             raise BadArgument(f"dtype is {dtype!r}; a GEMM with an epilogue takes float16, "
                               "bfloat16 or float32.")
         knobs["piece"] = min(knobs["piece"], knobs["block_N"])
+        knobs["rows"] = knobs["rows"] or knobs["block_M"]
         grain = 2 * pairs.GROUP
         if knobs["block_N"] % knobs["piece"] or knobs["piece"] % grain:
             raise BadArgument(f"piece is {knobs['piece']}; give a multiple of {grain} that divides "
                               f"block_N = {knobs['block_N']}.")
+        if knobs["block_M"] % knobs["rows"]:
+            raise BadArgument(f"rows is {knobs['rows']}; give a number that divides block_M = "
+                              f"{knobs['block_M']}, or 0 for all of it.")
+        pieces = knobs["block_N"] // knobs["piece"]
+        tiles = any(o.kind == "tile" for o in self.epilogue.operands)
+        turns = math.lcm(max(1, knobs["in_flight"]), max(1, knobs["prefetch"] * tiles))
+        if pieces % turns:
+            raise BadArgument(f"A tile has {pieces} pieces, but prefetch = {knobs['prefetch']} and "
+                              f"in_flight = {knobs['in_flight']} take turns of {turns}; give "
+                              "numbers that divide the pieces.")
+        if pieces == turns > 1 and knobs["rows"] == knobs["block_M"]:
+            # TileLang 0.1.15 lays out a fragment that takes a constant part of a larger one as if
+            # it had the larger one's size, and copies registers that nobody wrote
+            raise BadArgument(f"A tile has {pieces} pieces, as many as the turns that prefetch = "
+                              f"{knobs['prefetch']} and in_flight = {knobs['in_flight']} take; "
+                              "give smaller numbers, or a smaller piece.")
         if self.epilogue.takes_pairs and N % grain:
             raise BadArgument(f"N is {N}, but {self.epilogue.name} takes pairs of columns; give a "
                               f"multiple of {grain}.")
@@ -119,10 +149,11 @@ class Gemm:
         return knobs
 
 
-def _registers(per_sm: int, threads: int) -> int:
-    """Registers of a computing thread, if per_sm blocks share a multiprocessor's 65,536 and the
-    128 threads that copy keep 24 each; a multiple of 8, and 240 at most."""
-    return min(240, (65_536 // per_sm - 128 * 24) // threads // 8 * 8)
+def _registers(per_sm: int, threads: int) -> tuple[int, int]:
+    """Registers of a thread that copies and of one that computes, if per_sm blocks share a
+    multiprocessor's 65,536: multiples of 8, and 240 at most."""
+    copying = 24 if per_sm > 1 else 40
+    return copying, min(240, (65_536 // max(1, per_sm) - 128 * copying) // threads // 8 * 8)
 
 
 @functools.cache

@@ -1,8 +1,9 @@
 """The mathematics of an epilogue, once for the kernel and once for its reference.
 
 Each function takes what the epilogue gets: in a kernel a TileLang expression of one element, in a
-reference a torch tensor, elsewhere a number. So the same epilogue is traced into the generated
-program and evaluated in float64 by PyTorch. `+ - * /` and comparisons need no function here.
+reference a torch tensor, at the declaration a stand-in (`probe`), elsewhere a number. So the same
+epilogue is traced into the generated program and evaluated in float64 by PyTorch. `+ - * /` and
+comparisons need no function here; `&` and `|` join comparisons.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any
+
+from labkit.epilogue.probe import Condition, Value
 
 # the tanh form of GELU: 2 sqrt(2/pi) and 0.044715 (Hendrycks and Gimpel, arXiv 1606.08415)
 _GELU_OUTER, _GELU_INNER = math.sqrt(2 / math.pi), 0.044715
@@ -25,6 +28,8 @@ def _by_kind(name: str, number: Callable[[float], float]) -> Callable[[Any], Any
     def apply(x: Any) -> Any:
         if isinstance(x, (int, float)):
             return number(x)
+        if isinstance(x, Value):
+            return Value()
         if _torch(x):
             import torch
 
@@ -47,12 +52,15 @@ cos = _by_kind("cos", math.cos)
 floor = _by_kind("floor", math.floor)
 sqrt = _by_kind("sqrt", math.sqrt)
 rsqrt = _by_kind("rsqrt", lambda x: 1 / math.sqrt(x))
+abs = _by_kind("abs", math.fabs)
 
 
 def where(condition: Any, yes: Any, no: Any) -> Any:
     """`yes` where `condition` holds, else `no`."""
     if isinstance(condition, bool):
         return yes if condition else no
+    if isinstance(condition, Condition):
+        return Value()
     if _torch(condition):
         import torch
 

@@ -15,7 +15,7 @@ gets a barrier in every iteration, and one that touches registers only is vector
 from __future__ import annotations
 
 from labkit.epilogue.declare import Epilogue
-from labkit.epilogue.steps import Steps
+from labkit.epilogue.steps import Plan, Steps
 
 HEAD = """\
 @T.prim_func
@@ -30,10 +30,10 @@ def {name}(
 """
 
 # from 9.0 on the compiler adds a group of threads that copy; registers are shared out between them
-SEVERAL_PER_SM = """\
+REGISTERS = """\
 T.annotate_min_blocks_per_sm(per_sm)
-T.annotate_producer_reg_dealloc(24)
-T.annotate_consumer_reg_alloc(registers)
+T.annotate_producer_reg_dealloc(copying)
+T.annotate_consumer_reg_alloc(computing)
 """
 
 MAIN_LOOP = """\
@@ -45,42 +45,47 @@ for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
 """
 
 
-def source(epilogue: Epilogue, *, name: str, transpose_B: bool, persistent: bool, swizzle: bool,
-           several: bool, prefetch: int, ragged_M: bool, ragged_N: bool,
-           numbers: dict[str, str]) -> str:
-    """The program's text. M, N, K, dtype and the schedule's numbers are names in it.
-
-    transpose_B: B is [N, K]. persistent: blocks stay for several tiles. swizzle: the order of the
-    blocks is changed. several: more than one block is to fit a multiprocessor. prefetch: 1 to
-    fetch the next piece of the tile operands to registers while this one is computed, 2 to fetch
-    the first one before the main loop, too. ragged_M, ragged_N: the tiles do not divide M, N, so
-    reductions need a mask.
-    numbers: operand or output -> its dtype in the program.
-    """
-    steps = Steps(epilogue, ragged_M, ragged_N, prefetch, numbers)
-    grid, block = (("blocks", "b") if persistent else
+def source(epilogue: Epilogue, name: str, plan: Plan) -> str:
+    """The program's text. M, N, K, dtype and the schedule's numbers are names in it."""
+    steps = Steps(epilogue, plan)
+    grid, block = (("blocks", "b") if plan.persistent else
                    ("T.ceildiv(N, block_N), T.ceildiv(M, block_M)", "(bx, by)"))
+    transposed = plan.transpose_B
     text = HEAD.format(
-        name=name, grid=grid, block=block, A="(M, K)", B="(N, K)" if transpose_B else "(K, N)",
-        B_tile="(block_N, block_K)" if transpose_B else "(block_K, block_N)",
+        name=name, grid=grid, block=block, A="(M, K)", B="(N, K)" if transposed else "(K, N)",
+        B_tile="(block_N, block_K)" if transposed else "(block_K, block_N)",
         parameters=_indent(steps.parameters(), 1))
-    loop = MAIN_LOOP.format(transposed=transpose_B, B_at="bx * block_N, k * block_K"
-                            if transpose_B else "k * block_K, bx * block_N")
-    first = loop + steps.ahead() if prefetch < 2 else steps.ahead() + loop
-    tile = first + steps.before() + _piece_loop(steps) + steps.after()
-    text += _indent(SEVERAL_PER_SM * several + steps.allocations(), 2)
-    if persistent:
-        order = ("for by, bx in T.Persistent([T.ceildiv(M, block_M), T.ceildiv(N, block_N)], "
-                 "blocks, b, group_size=group):\n")
-        return text + _indent(order, 2) + _indent(tile, 3)
-    return text + _indent("T.use_swizzle(panel)\n" * swizzle + tile, 2)
+    loop = MAIN_LOOP.format(transposed=transposed, B_at="bx * block_N, k * block_K"
+                            if transposed else "k * block_K, bx * block_N")
+    part = steps.before() + _piece_loop(steps) + steps.after()
+    if plan.split:
+        part = ("for r in T.unroll(block_M // rows):\n"
+                + _indent("row = by * block_M + r * rows\n" + part, 1))
+    else:
+        part = "row = by * block_M\n" + part
+    tile = steps.ahead() + loop + part
+    text += _indent(REGISTERS * plan.registers + steps.allocations(), 2)
+    if plan.persistent:
+        tile = ("for by, bx in T.Persistent([T.ceildiv(M, block_M), T.ceildiv(N, block_N)], "
+                "blocks, b, group_size=group):\n" + _indent(tile, 1))
+    elif plan.swizzle:
+        tile = "T.use_swizzle(panel)\n" + tile
+    return text + _indent(tile + "T.tma_store_wait(0)\n" * (plan.in_flight > 0), 2)
 
 
 def _piece_loop(steps: Steps) -> str:
+    """One text for each set of buffers: the pieces take the sets in turn."""
     first = "bx * block_N + p * piece"
     column = f"column = ({first}) // 2\n" if steps.half else f"column = {first}\n"
-    body = column + steps.load() + steps.compute() + steps.reduce() + steps.store()
-    return "for p in T.unroll(block_N // piece):\n" + _indent(body, 1)
+    turns = steps.turns
+    bodies = [column + steps.load(n) + steps.compute() + steps.reduce() + steps.store(n)
+              for n in range(turns)]
+    if turns == 1:
+        return "for p in T.unroll(block_N // piece):\n" + _indent(bodies[0], 1)
+    text = f"for q in T.unroll(block_N // piece // {turns}):\n"
+    for n, body in enumerate(bodies):
+        text += _indent(f"p = {turns} * q + {n}\n" + body, 1)
+    return text
 
 
 def _indent(text: str, levels: int) -> str:

@@ -25,57 +25,93 @@ def matmul(chosen: Epilogue, A: Any, B: Any, transpose_B: bool = False,
     for name, matrix in dict(A=A, B=B).items():
         if getattr(matrix, "ndim", None) != 2:
             raise BadArgument(f"{name} is no matrix; give a torch tensor with two axes.")
-    M, K = A.shape
-    N = B.shape[0] if transpose_B else B.shape[1]
-    kernel = _compiled(chosen, M, N, K, str(A.dtype).removeprefix("torch."), transpose_B,
-                       A.device.type, None if knobs is None else tuple(sorted(knobs.items())))
+    kernel = kernel_for(chosen, A, B, transpose_B, knobs)
     given = [A, B, *(operands[name] for name in chosen.inputs)]
     return dict(zip((o.name for o in chosen.outputs), _launch(kernel, given), strict=True))
+
+
+def kernel_for(chosen: Epilogue, A: Any, B: Any, transpose_B: bool = False,
+               knobs: dict[str, Any] | None = None) -> Any:
+    """The compiled kernel that `matmul` launches for these matrices, compiled once."""
+    M, K = A.shape
+    N = B.shape[0] if transpose_B else B.shape[1]
+    return _compiled(chosen, M, N, K, str(A.dtype).removeprefix("torch."), transpose_B,
+                     A.device.type, None if knobs is None else tuple(sorted(knobs.items())))
+
+
+def own_schedule(chosen: Epilogue, device: str, dtype: str = "bfloat16") -> dict[str, Any]:
+    """The schedule with which `matmul` runs this epilogue, on "cpu" or on the GPU that is there."""
+    import torch
+
+    if device == "cpu":
+        return dict(CPU)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    knobs = schedule(10 * properties.major + properties.minor, chosen, dtype)
+    if "blocks" in knobs:
+        knobs["blocks"] = properties.multi_processor_count * max(1, knobs["per_sm"])
+    return knobs
 
 
 def _launch(kernel: Any, given: list[Any]) -> list[Any]:
     """Like calling the kernel, but outputs start as they are, not as NaN: it saves a pass."""
     import torch
 
-    parameters, device = kernel.parameters, given[0].device
-    for parameter, value in zip(parameters, given, strict=False):
-        if parameter.shape is None:
+    device = given[0].device
+    expected = _expected(kernel)
+    for (parameter, shape, dtype), value in zip(expected, given, strict=False):
+        if shape is None:
             continue
         if not isinstance(value, torch.Tensor):
             raise BadArgument(f"{kernel.name}: {parameter} is a tensor, but got "
                               f"{type(value).__name__}; pass a torch tensor.")
-        found = (tuple(value.shape), str(value.dtype).removeprefix("torch."),
-                 value.is_contiguous(), value.device)
-        if found != (parameter.shape, parameter.dtype, True, device):
+        if (value.shape != shape or value.dtype != dtype or value.device != device
+                or not value.is_contiguous()):
             raise BadArgument(f"{kernel.name}: {parameter} is expected, contiguous, on {device}, "
-                              f"but got {found[1]}{list(found[0])} on {value.device}"
-                              f"{'' if found[2] else ', strided'}.")
+                              f"but got {str(value.dtype)[6:]}{list(value.shape)} on "
+                              f"{value.device}{'' if value.is_contiguous() else ', strided'}.")
     given = [value.detach() if isinstance(value, torch.Tensor) else value for value in given]
-    made = [torch.empty(p.shape, dtype=getattr(torch, p.dtype), device=device)
-            for p in parameters[len(given):]]
+    made = [torch.empty(shape, dtype=dtype, device=device)
+            for _, shape, dtype in expected[len(given):]]
     kernel.launch(*given, *made)
     return made
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B: bool,
-              device: str, knobs: tuple | None) -> Any:
+def _expected(kernel: Any) -> list[tuple[Any, Any, Any]]:
+    """Of each parameter: itself, its shape (None: a number), torch's dtype. Made once, so that a
+    call costs little."""
     import torch
 
+    return [(p, p.shape if p.shape is None else torch.Size(p.shape), getattr(torch, p.dtype))
+            for p in kernel.parameters]
+
+
+def compile_all(products: list[tuple[Epilogue, int, int, int, bool]], dtype: Any,
+                device: Any) -> None:
+    """Compiles the kernels of many products, several at a time: (epilogue, M, N, K, transpose_B),
+    as `matmul` will ask for them on torch's `device` with `dtype`."""
+    import os
+    from concurrent.futures import ThreadPoolExecutor
+
+    kind = str(dtype).removeprefix("torch.")
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for made in [pool.submit(_compiled, chosen, M, N, K, kind, transpose_B, device.type, None)
+                     for chosen, M, N, K, transpose_B in products]:
+            made.result()
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B: bool,
+              device: str, knobs: tuple | None) -> Any:
     import labkit as lab
 
-    if knobs is not None:
-        chosen_knobs = dict(knobs)
-    elif device == "cpu":
-        chosen_knobs = CPU
-    else:
-        major, minor = torch.cuda.get_device_capability()
-        chosen_knobs = schedule(10 * major + minor)
+    chosen_knobs = own_schedule(chosen, device, dtype) if knobs is None else dict(knobs)
     options = OPTIONS
     if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
         # one step along K: a producer warp of its own has nothing to run ahead of, and such
         # kernels were reported to hang on an H100 (tile-ai/tilelang #2566)
         options = OPTIONS | {"tl.disable_warp_specialized": True}
+        chosen_knobs |= dict(per_sm=0, in_flight=0)
     builder = gemm(chosen)
     return lab.compile(builder(M, N, K, dtype=dtype, transpose_B=transpose_B, **chosen_knobs),
                        out_idx=builder.out_idx, device="cpu" if device == "cpu" else "gpu",

@@ -8,6 +8,11 @@ the accumulator can be taken in pieces of columns.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.epilogue.declare import Epilogue
+
 # The compiler's options: exp, tanh and division by the fast units. They err by a few float32
 # roundings, far below one rounding of a 16-bit output.
 OPTIONS = {"tl.enable_fast_math": True}
@@ -16,7 +21,8 @@ SCHEDULES = {
     75: dict(block_M=128, block_N=64, block_K=32, num_stages=2, threads=128, piece=32),
     80: dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=64),
     86: dict(block_M=128, block_N=64, block_K=32, num_stages=3, threads=128, piece=32),
-    90: dict(block_M=128, block_N=256, block_K=64, num_stages=3, threads=256, panel=16, piece=64),
+    90: dict(block_M=128, block_N=256, block_K=64, num_stages=3, threads=256, panel=16,
+             piece=64),
     100: dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=64),
     120: dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=32),
 }
@@ -24,6 +30,84 @@ SCHEDULES = {
 CPU = dict(block_M=64, block_N=64, block_K=32, num_stages=1, threads=128, piece=32)
 
 
-def schedule(sm: int) -> dict[str, int]:
-    """The schedule for a compute capability times 10: that of the nearest one listed below it."""
-    return dict(SCHEDULES[max(listed for listed in SCHEDULES if listed <= sm)])
+# 9.0: blocks that stay, so that the threads that copy load the next tile's operands during this
+# tile's epilogue. Four stages take 192 of 227 KiB, and the epilogue's tiles what is left. One block
+# of 128 x 256 a multiprocessor has the fastest main loop; of two blocks of 128 x 128 one multiplies
+# while the other is in its epilogue, which pays where the epilogue is long.
+ONE = dict(block_M=128, block_N=256, block_K=64, num_stages=4, threads=256, blocks=132, per_sm=1)
+TWO = dict(block_M=128, block_N=128, block_K=64, num_stages=2, threads=128, blocks=264, per_sm=2,
+           rows=64)
+# Bytes of a multiprocessor's shared memory (CUDA C++ Programming Guide, technical specifications
+# per compute capability); a block loses 1 KiB to the system, and 1 to the compiler's barriers.
+SHARED, LOST = 228 * 1024, 2 * 1024
+
+
+def schedule(sm: int, chosen: Epilogue | None = None, dtype: str = "bfloat16") -> dict[str, Any]:
+    """The schedule of an epilogue for a compute capability times 10: that of the nearest one listed
+    below it, and on 9.0 one that suits what the epilogue loads and stores.
+
+    chosen: None for a plain store. dtype: of A and B.
+    """
+    listed = max(number for number in SCHEDULES if number <= sm)
+    if listed != 90 or dtype == "float32":
+        knobs = dict(SCHEDULES[listed])
+        if (listed, dtype) == (90, "float32"):
+            knobs["block_K"] = 32
+        if sm < 80 and chosen and any(o.kind == "row_reduce" for o in chosen.outputs):
+            knobs["piece"] = 16  # its float32 tile must fit the 64 KiB of a block, too
+        return knobs
+    for knobs in _hopper(chosen):
+        if shared_bytes(chosen, knobs) <= SHARED // knobs["per_sm"] - LOST:
+            return knobs
+    return dict(SCHEDULES[90])
+
+
+def _hopper(chosen: Epilogue | None) -> list[dict[str, Any]]:
+    """Schedules for 9.0, the most promising first, as measured on an H200 (bfloat16, M = 8192)."""
+    operands, outputs = (chosen.operands, chosen.outputs) if chosen else ((), ())
+    tiles = [o for o in operands if o.kind == "tile"]
+    halved = chosen is not None and chosen.takes_pairs and not any(o.pair for o in outputs)
+    stores = [ONE | dict(piece=64, in_flight=2), ONE | dict(piece=32, in_flight=2)]
+    if any(o.kind == "row_reduce" for o in outputs):
+        return [TWO | dict(piece=32, prefetch=2, in_flight=1),
+                TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
+    if any(o.pair for o in tiles):
+        return [TWO | dict(piece=64, prefetch=1, in_flight=1),
+                TWO | dict(piece=64, prefetch=1, in_flight=1, in_place=True),
+                TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
+    if tiles:
+        return [ONE | dict(piece=32, prefetch=2, in_flight=2, in_place=True),
+                TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
+    if halved:  # half as much to store as to compute
+        return [TWO | dict(piece=64, in_flight=2), *stores]
+    return [*stores, TWO | dict(piece=32, in_flight=1)]
+
+
+def shared_bytes(chosen: Epilogue | None, knobs: dict[str, Any], size: int = 2) -> int:
+    """Shared memory in bytes of a block, for A and B of `size` bytes an element and 16-bit operands
+    and stores."""
+    total = knobs["num_stages"] * (knobs["block_M"] + knobs["block_N"]) * knobs["block_K"] * size
+    if chosen is None:
+        rows = knobs.get("rows") or knobs["block_M"]
+        return total + 2 * rows * knobs["piece"] * max(1, knobs["in_flight"])
+    half = 2 if chosen.takes_pairs else 1
+    rows = knobs.get("rows") or knobs["block_M"]
+    piece = 2 * rows * knobs["piece"] // half  # bytes of one member
+    sets = max(1, knobs["in_flight"])
+    free = [o.pair for o in chosen.operands if o.kind == "tile"] if knobs.get("in_place") else []
+    for o in chosen.outputs:
+        if o.kind == "store":
+            total += piece * (1 + o.pair) * sets
+            if o.pair in free:
+                free.remove(o.pair)
+                total -= piece * (1 + o.pair)
+        elif o.kind == "row_reduce":
+            total += 2 * piece
+    for o in chosen.operands:
+        if o.kind == "tile":
+            total += piece * (1 + o.pair)
+        elif o.kind == "rowvec":
+            total += (4 if o.dtype == "float32" else 2) * (1 + o.pair) * knobs["block_N"] // half
+        elif o.kind == "colvec":
+            total += 4 * rows
+    return total + 4 * rows * len(chosen.indices)

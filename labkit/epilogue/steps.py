@@ -5,22 +5,64 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from labkit.epilogue.declare import Epilogue, Operand, Output
 
 # finite, so that a row with nothing but -inf gives exp(-inf) = 0 and not exp(nan)
 LOWEST = -3.0e38
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What of a schedule changes a program's lines, not only its numbers.
+
+    transpose_B: B is [N, K]. persistent: blocks stay for several tiles. swizzle: the order of the
+    blocks is changed. registers: they are shared out between
+    the threads that copy and those that compute. split: a tile is
+    taken in parts of `rows` rows. prefetch: so many pieces of the tile operands are on their way to
+    registers, the first ones since before the main loop. in_flight: 0 if a piece waits until its
+    stores have left shared memory, else the number of sets of tiles, so that they may leave while
+    later pieces are computed; from 9.0 on. in_place: a store takes over the shared tile of an
+    operand of its shape and dtype. ragged_M, ragged_N: the tiles do not divide M, N, so reductions
+    need a mask. numbers: operand or output -> its dtype in the program."""
+
+    transpose_B: bool
+    persistent: bool
+    swizzle: bool
+    registers: bool
+    split: bool
+    prefetch: int
+    in_flight: int
+    in_place: bool
+    ragged_M: bool
+    ragged_N: bool
+    numbers: dict[str, str]
+
+
 class Steps:
     """Each method returns lines of the program. An element is what the epilogue's function sees at
-    a time: one column of the product, or a pair of columns; a piece has `width` elements in a row,
-    the product `columns`, and `column` is the first one of the piece."""
+    a time: one column of the product, or a pair of columns; a piece has `rows` rows with `width`
+    elements, the product `columns`; `row` and `column` are the first ones of the piece.
 
-    def __init__(self, epilogue: Epilogue, ragged_M: bool, ragged_N: bool, prefetch: int,
-                 numbers: dict[str, str]) -> None:
-        self.epilogue, self.prefetch, self.numbers = epilogue, prefetch, numbers
-        self.ragged_M, self.ragged_N = ragged_M, ragged_N
+    Buffers that a piece's successor needs while this piece still uses them come in sets: `number`
+    says which set, and the pieces take turns."""
+
+    def __init__(self, epilogue: Epilogue, plan: Plan) -> None:
+        self.epilogue, self.plan, self.numbers = epilogue, plan, plan.numbers
         self.half = " // 2" if epilogue.takes_pairs else ""
+        self.sets = max(1, plan.in_flight)
+        ahead = max(1, plan.prefetch) if self.operands("tile") else 1
+        self.turns = math.lcm(self.sets, ahead)
+        self.home: dict[str, str] = {}
+        free = self.operands("tile") if plan.in_place else []
+        for o in self.of("store"):
+            for operand in free:
+                if (operand.pair, self.numbers[operand.name]) == (o.pair, self.numbers[o.name]):
+                    self.home[o.name] = operand.name
+                    free.remove(operand)
+                    break
 
     def of(self, kind: str) -> list[Output]:
         return [output for output in self.epilogue.outputs if output.kind == kind]
@@ -42,7 +84,7 @@ class Steps:
         for o in self.epilogue.outputs:
             shape = {"store": f"(M, {twice[o.pair]})", "select": "(M,)",
                      "col_reduce": "(T.ceildiv(N, block_N), M)",
-                     "row_reduce": "(T.ceildiv(M, block_M), columns)"}[o.kind]
+                     "row_reduce": "(T.ceildiv(M, rows), columns)"}[o.kind]
             lines.append(f'{o.name}: T.Tensor({shape}, "{self.numbers[o.name]}"),')
         return "\n".join(lines)
 
@@ -56,7 +98,7 @@ class Steps:
         def fragment(name: str, shape: str, dtype: str = "float32") -> None:
             lines.append(f'{name} = T.alloc_fragment({shape}, "{dtype}")')
 
-        piece, row = "(block_M, width)", "(block_M,)"
+        piece, row = "(rows, width)", "(rows,)"
         members = {False: ("part",), True: ("first", "second")}
         if self.epilogue.takes_pairs:
             fragment("acc_first", piece)
@@ -64,10 +106,12 @@ class Steps:
         for o in self.epilogue.operands:
             kind = self.numbers[o.name]
             if o.kind == "tile":
-                shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
-                swizzled.append(f"{o.name}_tile: swizzled({o.name}_tile)")
-                if self.prefetch:
-                    fragment(f"{o.name}_ahead", f"(block_M, {'2 * ' * o.pair}width)", kind)
+                shape = f"(rows, {'2 * ' * o.pair}width)"
+                for n in range(self.sets if o.name in self.home.values() else 1):
+                    shared(self._tile(o, n), shape, kind)
+                    swizzled.append(f"{self._tile(o, n)}: swizzled({self._tile(o, n)})")
+                for n in range(self.plan.prefetch):
+                    fragment(f"{o.name}_ahead{n or ''}", shape, kind)
                 for member in members[o.pair]:
                     fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "rowvec":
@@ -80,8 +124,9 @@ class Steps:
             kind = self.numbers[o.name]
             for member in members[o.pair]:
                 fragment(f"{o.name}_{member}", piece, kind)
-            if o.kind == "store":
-                shared(f"{o.name}_tile", f"(block_M, {'2 * ' * o.pair}width)", kind)
+            if o.kind == "store" and o.name not in self.home:
+                for n in range(self.sets):
+                    shared(self._tile(o, n), f"(rows, {'2 * ' * o.pair}width)", kind)
             elif o.kind == "col_reduce":
                 fragment(f"{o.name}_row", row)
                 if o.how == "lse":
@@ -95,16 +140,24 @@ class Steps:
             lines.append(f"T.annotate_layout({{{', '.join(swizzled)}}})")
         return "\n".join(lines)
 
-    def ahead(self) -> str:
-        """The first piece of each tile operand, on its way to registers."""
-        return "".join(f"T.copy({o.name}[by * block_M, {self._start(o)}], {o.name}_ahead)\n"
-                       for o in self.operands("tile") if self.prefetch)
+    def _tile(self, o: Operand | Output, number: int) -> str:
+        """The shared tile of a tile operand or a store in set `number`."""
+        name = self.home.get(o.name, o.name)
+        several = name in self.home.values() or isinstance(o, Output)
+        return f"{name}_tile{number % self.sets or '' if several else ''}"
 
-    def _start(self, o: Operand) -> str:
-        """Where a block's columns of an operand begin."""
-        if o.pair == bool(self.half):
-            return "bx * block_N"
-        return "2 * bx * block_N" if o.pair else "bx * block_N // 2"
+    def ahead(self) -> str:
+        """The first pieces of each tile operand, on their way to registers."""
+        return "".join(f"T.copy({o.name}[by * block_M, {self._start(o, n)}], "
+                       f"{o.name}_ahead{n or ''})\n"
+                       for n in range(self.plan.prefetch) for o in self.operands("tile"))
+
+    def _start(self, o: Operand, pieces: int = 0) -> str:
+        """Where a block's columns of an operand begin, `pieces` pieces further on."""
+        start = "bx * block_N"
+        if o.pair != bool(self.half):
+            start = "2 * bx * block_N" if o.pair else "bx * block_N // 2"
+        return start + (f" + {pieces} * {'2 * ' * o.pair}width" if pieces else "")
 
     def before(self) -> str:
         """What a tile needs once: vectors in shared memory, row results at their start."""
@@ -112,7 +165,7 @@ class Steps:
         for o in self.operands("rowvec"):
             lines.append(f"T.copy({o.name}[{self._start(o)}], {o.name}_tile)")
         for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
-            lines.append(f"T.copy({name}[by * block_M], {name}_tile)")
+            lines.append(f"T.copy({name}[row], {name}_tile)")
         for o in self.of("col_reduce"):
             start = LOWEST if o.how == "max" else 0.0
             lines.append(f"T.fill({o.name}_row, {start})")
@@ -120,34 +173,48 @@ class Steps:
                 lines.append(f"T.fill({o.name}_top, {LOWEST})")
         return "".join(line + "\n" for line in lines)
 
-    def load(self) -> str:
-        lines = []
-        for o in self.operands("tile"):
+    def load(self, number: int) -> str:
+        """The piece's tile operands and pairs to registers; waits for the set's stores first."""
+        lines, tiles, depth = [], self.operands("tile"), self.plan.prefetch
+        if self.home:
+            lines += self._room()
+        ahead = number % depth or "" if depth else ""
+        for o in tiles:
             start = "2 * column" if o.pair else "column"
-            source = f"{o.name}_ahead" if self.prefetch else f"{o.name}[by * block_M, {start}]"
-            lines.append(f"T.copy({source}, {o.name}_tile)")
-        if self.prefetch and self.operands("tile"):
-            lines.append("if p + 1 < block_N // piece:")
-            for o in self.operands("tile"):
-                start = "2 * (column + width)" if o.pair else "column + width"
-                lines.append(f"    T.copy({o.name}[by * block_M, {start}], {o.name}_ahead)")
-        for o in self.operands("tile"):
+            source = f"{o.name}_ahead{ahead}" if depth else f"{o.name}[row, {start}]"
+            lines.append(f"T.copy({source}, {self._tile(o, number)})")
+        if depth and tiles:
+            further = "width" if depth == 1 else f"{depth} * width"
+            lines.append(f"if p + {depth} < block_N // piece:")
+            for o in tiles:
+                start = f"2 * (column + {further})" if o.pair else f"column + {further}"
+                lines.append(f"    T.copy({o.name}[row, {start}], {o.name}_ahead{ahead})")
+            if self.plan.split:
+                lines.append("elif r + 1 < block_M // rows:")
+                for o in tiles:
+                    start = self._start(o, number % depth)
+                    lines.append(f"    T.copy({o.name}[row + rows, {start}], "
+                                 f"{o.name}_ahead{ahead})")
+        for o in tiles:
+            tile = self._tile(o, number)
             if o.pair:
-                lines += self._each(
-                    f"{o.name}_first[i, j] = {o.name}_tile[i, place(j, 0)]",
-                    f"{o.name}_second[i, j] = {o.name}_tile[i, place(j, 1)]")
+                lines += self._each(f"{o.name}_first[i, j] = {tile}[i, place(j, 0)]",
+                                    f"{o.name}_second[i, j] = {tile}[i, place(j, 1)]")
             else:
-                lines.append(f"T.copy({o.name}_tile, {o.name}_part)")
+                lines.append(f"T.copy({tile}, {o.name}_part)")
         if self.epilogue.takes_pairs:
             # one loop a member: a loop has one layout, and here it follows from the reading
-            for number, member in enumerate(("first", "second")):
-                lines += self._each(f"acc_{member}[i, j] = acc[i, p * piece + place(j, {number})]")
+            for n, member in enumerate(("first", "second")):
+                lines += self._each(f"acc_{member}[i, j] = {self._acc(f'place(j, {n})')}")
         return "".join(line + "\n" for line in lines)
+
+    def _acc(self, j: str) -> str:
+        return f"acc[{'r * rows + ' * self.plan.split}i, p * piece + {j}]"
 
     def compute(self) -> str:
         """The call of the epilogue's function for each element, and its results in registers."""
         given = ["(acc_first[i, j], acc_second[i, j])" if self.epilogue.takes_pairs
-                 else "acc[i, p * piece + j]"]
+                 else self._acc("j")]
         given += [self._element(o) for o in self.epilogue.operands]
         lines = [f"out = {self.epilogue.name}(", *(f"    {value}," for value in given), ")"]
         for o in self.epilogue.outputs:
@@ -177,24 +244,25 @@ class Steps:
 
     def _masked(self, o: Output, value: str) -> str:
         """Beyond the product's edge a sum gets zeros, and a maximum gets -inf."""
-        if o.kind == "col_reduce" and self.ragged_N:
+        if o.kind == "col_reduce" and self.plan.ragged_N:
             neutral = "0.0" if o.how == "sum" else '-T.infinity("float32")'
             return f"T.if_then_else(column + j < columns, {value}, {neutral})"
-        if o.kind == "row_reduce" and self.ragged_M:
-            return f"T.if_then_else(by * block_M + i < M, {value}, 0.0)"
+        if o.kind == "row_reduce" and self.plan.ragged_M:
+            return f"T.if_then_else(row + i < M, {value}, 0.0)"
         return value
 
     def reduce(self) -> str:
         lines = []
         for o in self.of("select"):
             lines += self._each(f"if {o.how}_tile[i] == column + j:",
-                                "    if (by * block_M + i < M) & (column + j < columns):",
-                                f"        {o.name}[by * block_M + i] = {o.name}_part[i, j]")
+                                "    if (row + i < M) & (column + j < columns):",
+                                f"        {o.name}[row + i] = {o.name}_part[i, j]")
         for o in self.of("col_reduce"):
             if o.how == "lse":
                 lines += self._online_lse(o.name)
             else:
                 lines.append(f"T.reduce_{o.how}({o.name}_part, {o.name}_row, dim=1, clear=False)")
+        part = "by * (block_M // rows) + r" if self.plan.split else "by"
         for o in self.of("row_reduce"):
             # through shared memory, so that a thread gets whole columns
             lines += [f"T.copy({o.name}_part, {o.name}_tile)",
@@ -202,7 +270,7 @@ class Steps:
                       f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
                       "for j in T.Parallel(width):",
                       "    if column + j < columns:",
-                      f"        {o.name}[by, column + j] = {o.name}_column[j]"]
+                      f"        {o.name}[{part}, column + j] = {o.name}_column[j]"]
         return "".join(line + "\n" for line in lines)
 
     def _online_lse(self, name: str) -> list[str]:
@@ -211,21 +279,31 @@ class Steps:
                 f"T.reduce_max({name}_part, {name}_top, dim=1, clear=False)",
                 *self._each(f"{name}_part[i, j] = T.exp({name}_part[i, j] - {name}_top[i])"),
                 f"T.reduce_sum({name}_part, {name}_added, dim=1)",
-                "for i in T.Parallel(block_M):",
+                "for i in T.Parallel(rows):",
                 f"    {name}_row[i] = {name}_row[i] * T.exp({name}_before[i] - {name}_top[i]) + "
                 f"{name}_added[i]"]
 
-    def store(self) -> str:
-        lines = []
+    def _room(self) -> list[str]:
+        """Waits until the stores from this set of tiles have read them. One thread started them,
+        so one thread waits for them, and the others for it."""
+        if not self.plan.in_flight:
+            return []
+        pending = (self.sets - 1) * len(self.of("store"))
+        return [f"T.tma_store_wait({pending})", "T.sync_threads(3, threads)"]
+
+    def store(self, number: int) -> str:
+        lines = [] if self.home else self._room()
         for o in self.of("store"):
+            tile = self._tile(o, number)
             if o.pair:
-                lines += self._each(f"{o.name}_tile[i, place(j, 0)] = {o.name}_first[i, j]",
-                                    f"{o.name}_tile[i, place(j, 1)] = {o.name}_second[i, j]")
+                lines += self._each(f"{tile}[i, place(j, 0)] = {o.name}_first[i, j]",
+                                    f"{tile}[i, place(j, 1)] = {o.name}_second[i, j]")
             else:
-                lines.append(f"T.copy({o.name}_part, {o.name}_tile)")
+                lines.append(f"T.copy({o.name}_part, {tile})")
+        copy = "T.tma_copy" if self.plan.in_flight else "T.copy"  # the first does not wait
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
-            lines.append(f"T.copy({o.name}_tile, {o.name}[by * block_M, {start}])")
+            lines.append(f"{copy}({self._tile(o, number)}, {o.name}[row, {start}])")
         return "".join(line + "\n" for line in lines)
 
     def after(self) -> str:
@@ -235,9 +313,9 @@ class Steps:
             value = f"{o.name}_row[i]"
             if o.how == "lse":
                 value = f"{o.name}_top[i] + T.log({o.name}_row[i])"
-            lines += ["for i in T.Parallel(block_M):", "    if by * block_M + i < M:",
-                      f"        {o.name}[bx, by * block_M + i] = {value}"]
+            lines += ["for i in T.Parallel(rows):", "    if row + i < M:",
+                      f"        {o.name}[bx, row + i] = {value}"]
         return "".join(line + "\n" for line in lines)
 
     def _each(self, *body: str) -> list[str]:
-        return ["for i, j in T.Parallel(block_M, width):", *("    " + b for b in body)]
+        return ["for i, j in T.Parallel(rows, width):", *("    " + b for b in body)]

@@ -56,8 +56,9 @@ def check(key: str, answer: Any = _MISSING) -> Feedback:
     solved for `lab.progress()`.
 
     It runs on the CPU, on every machine, so that the verdict is the same everywhere, and it ends:
-    what computes for longer than half a minute is stopped. Raises BadArgument for an unknown key
-    or a missing answer, and nothing for what the answer does.
+    what computes for longer than half a minute is stopped. A cuDNN graph that is right there runs
+    on the GPU too, where there is one and it has a plan. Raises BadArgument for an unknown key or a
+    missing answer, and nothing for what the answer does.
     """
     exercise = find(key)
     if answer is _MISSING:
