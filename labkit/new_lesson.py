@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from labkit import lessons
+from labkit import badges, lessons
 from labkit.errors import BadArgument
 
 TEMPLATE = Path(__file__).with_name("template")
@@ -28,7 +28,7 @@ def write(number: str, name: str, title: str = "", repository: Path | None = Non
     kit, and returns the new files. title: of the lesson; "" makes it from the name.
 
     Raises BadArgument for a number or name that does not fit, that is taken, or where there is no
-    checkout.
+    checkout; LabError for a README without the place of the badges.
     """
     if not re.fullmatch(r"\d{1,2}", number):
         raise BadArgument(f"The lesson's number is {number!r}; give one or two digits, as in 18.")
@@ -40,6 +40,7 @@ def write(number: str, name: str, title: str = "", repository: Path | None = Non
         raise BadArgument(f"{root} is no checkout of the kit, which a new lesson needs; run this "
                           "in the repository's folder.")
     number = f"{int(number):02}"
+    address = badges.stamped_address(root)
     files = {root / "notebooks" / f"{number}_{name}.ipynb": notebook(number, name, title),
              root / "labkit" / "exercises" / f"lesson_{number}.py":
                  _filled("exercises", number, name, title),
@@ -51,6 +52,8 @@ def write(number: str, name: str, title: str = "", repository: Path | None = Non
     try:
         for path, text in files.items():
             path.write_text(text)
+        made = next(iter(files))  # with the setup cell that all lessons share
+        made.write_text(badges.stamped(lessons.Lesson(made), address))
     except OSError as error:
         raise BadArgument(f"{error.filename} cannot be written ({error.strerror}); run this where "
                           "you may write.") from error

@@ -167,7 +167,7 @@ def _environment(job: Job, base: Path, mark: str) -> dict[str, str]:
     kept = ({"LABKIT_RECORD": str(job.copy.parent / MEASURED)}
             if job.parameters.get("device") == "gpu" else {})
     return {**threads, **kept, **os.environ, **mine, processes.MARK: mark,
-            "LABKIT_RUN": str(job.copy.parent),
+            "LABKIT_RUN_FOLDER": str(job.copy.parent),
             "LABKIT_NOTEBOOKS": str(job.source.resolve().parent),
             "JUPYTER_RUNTIME_DIR": str(base / "runtime"),
             **{name: os.pathsep.join(filter(None, [str(path), os.environ.get(name)]))

@@ -59,6 +59,6 @@ def test_a_run_on_a_gpu_keeps_what_its_lessons_measure(tmp_path, monkeypatch):
     monkeypatch.delenv("LABKIT_RECORD", raising=False)
     assert told("gpu")["LABKIT_RECORD"] == str(tmp_path / "out" / MEASURED)
     assert "LABKIT_RECORD" not in told("cpu")
-    assert told("cpu")["LABKIT_RUN"] == str(tmp_path / "out")
+    assert told("cpu")["LABKIT_RUN_FOLDER"] == str(tmp_path / "out")
     monkeypatch.setenv("LABKIT_RECORD", "mine")
     assert told("gpu")["LABKIT_RECORD"] == "mine"

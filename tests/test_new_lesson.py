@@ -12,7 +12,7 @@ import pytest
 from notebook_format import ROOT, canonical
 
 import labkit as lab
-from labkit import lessons, new_lesson, runner
+from labkit import badges, lessons, new_lesson, runner
 from labkit.cli import main
 from labkit.exercises import exercise as exercises
 
@@ -24,6 +24,7 @@ def checkout(tmp_path):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "notebook_format.py", tmp_path / "tests")
     shutil.copy(ROOT / "notebooks" / "01_vector_add.ipynb", tmp_path / "notebooks")
+    shutil.copy(ROOT / "README.md", tmp_path)
     return tmp_path
 
 
@@ -66,6 +67,7 @@ def test_its_form(made):
     lesson, _, _ = made
     matter = lesson.front_matter
     assert lesson.notebook.cells[0].source.startswith(f"# 18 · {matter['title']}\n")
+    assert badges.stamped(lesson, badges.stamped_address(ROOT)) == lesson.path.read_text()
     tags = [tag for cell in lesson.notebook.cells for tag in cell.metadata.get("tags", [])]
     for tag in ("setup", "parameters", "kernel", "exercises"):
         assert tags.count(tag) == 1, tag

@@ -16,9 +16,10 @@ from labkit.reference import results as all_results
 from labkit.reference.page import Line, Page, compared, executed
 
 CPU = lab.here("cpu", "H100")
-GROUPS = {name: lines for name, lines in tilelang_lines.GROUPS.items()
-          if not tilelang_lines._is_kernel(lines[0])}
-KERNELS = [line for line in tilelang_lines.GROUPS["Kernels"]]
+ALONE = [line for lines in tilelang_lines.GROUPS.values() for line in lines
+         if tilelang_lines._alone(line)]
+GROUPS = [together for lines in tilelang_lines.GROUPS.values()
+          if (together := [line for line in lines if line not in ALONE])]
 
 
 def test_every_line_of_tilelang_runs():
@@ -43,7 +44,7 @@ def test_every_line_of_cudnn_runs():
 @pytest.mark.parametrize("sheet", ["T4", "A100", "L4", "H100", "B200"])
 def test_the_lines_compile_for_gpus(sheet):
     """So a page that is made on a GPU has kernels that fit it."""
-    groups = [*GROUPS.values(), *([line] for line in KERNELS)]
+    groups = [*GROUPS, *([line] for line in ALONE)]
     for lines in groups if sheet in ("T4", "H100") else groups[1:4]:
         space: dict = {}
         lessons.execute(tilelang_lines.source(tuple(lines)), f"<{sheet} {lines[0].what}>", space)
@@ -125,7 +126,7 @@ def run(tmp_path, monkeypatch):
     report = {"started": "2026-11-30T10:00:00+00:00",
               "lessons": [{"lesson": "02_gemm", "status": "failed", "seconds": 12.3}]}
     (tmp_path / "report.json").write_text(json.dumps(report))
-    monkeypatch.setenv("LABKIT_RUN", str(tmp_path))
+    monkeypatch.setenv("LABKIT_RUN_FOLDER", str(tmp_path))
     return tmp_path
 
 
@@ -143,7 +144,7 @@ def test_results_of_this_machine_beside_the_recorded_ones(run):
 
 
 def test_without_a_run_only_what_was_recorded(tmp_path, monkeypatch):
-    monkeypatch.delenv("LABKIT_RUN", raising=False)
+    monkeypatch.delenv("LABKIT_RUN_FOLDER", raising=False)
     monkeypatch.chdir(tmp_path)
     found = all_results.everything()
     assert found.folder is None and found.measured is None

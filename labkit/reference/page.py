@@ -78,9 +78,11 @@ class Page:
             rows.append(f'<tr><th colspan="3" style="text-align:left;padding:.8em .8em .2em">'
                         f"{escape(heading)}</th></tr>")
             rows += [_row(ran) for ran in group]
+        head = "".join(f'<th style="text-align:left;padding:.2em .8em">{name}</th>'
+                       for name in ("what", "line", "gives"))
         return (f'<div style="font-weight:600">{escape(self.title)}</div>'
-                f'<table style="border-collapse:collapse">{"".join(rows)}</table>'
-                f'<div style="opacity:.75;max-width:60em">{escape(self.note)}</div>')
+                f'<div style="opacity:.75;max-width:60em">{escape(self.note)}</div>'
+                f'<table style="border-collapse:collapse"><tr>{head}</tr>{"".join(rows)}</table>')
 
 
 def _row(ran: Ran) -> str:

@@ -80,7 +80,7 @@ def everything() -> Everything:
 
 
 def _last_run() -> Path | None:
-    mine = os.environ.get("LABKIT_RUN")
+    mine = os.environ.get("LABKIT_RUN_FOLDER")
     if mine and (Path(mine) / "report.json").is_file():
         return Path(mine)
     found = [path for base in (Path.cwd(), Path.cwd().parent)

@@ -32,12 +32,13 @@ GROUPS = {
         Line("4 blocks of 128 threads", "with T.Kernel(4, threads=128) as b:\n" + _TILE +
              "    T.copy(X[16 * b, 0], s); T.copy(s, Y[16 * b, 0])", "X"),
         Line("a grid of 2 x 4 blocks", "with T.Kernel(2, 4, threads=128) as (bx, by):\n" + _TILE +
-             "    T.copy(X[16 * by, 32 * bx], s); T.copy(s[0:16, 0:32], Y[16 * by, 32 * bx])",
-             "X"),
+             "    T.copy(X[16 * by, 32 * bx], s)\n"
+             "    T.copy(s[0:16, 0:32], Y[16 * by, 32 * bx])", "X"),
         Line("2 blocks that stay, and share 4 tiles",
              "with T.Kernel(2, threads=128) as b:\n" + _TILE +
              "    for by, bx in T.Persistent([4, 1], 2, b):\n"
-             "        T.copy(X[16 * by, 64 * bx], s); T.copy(s, Y[16 * by, 64 * bx])", "X"),
+             "        T.copy(X[16 * by, 64 * bx], s)\n"
+             "        T.copy(s, Y[16 * by, 64 * bx])", "X"),
     ],
     "Tiles": [
         Line("in shared memory",
@@ -178,21 +179,27 @@ def tilelang(here: Any) -> Page:
 
 
 def _group(lines: list[Line], here: Any) -> list[Ran]:
-    if not _is_kernel(lines[0]):
-        try:
-            with quiet():
-                return _run(lines, here)
-        except Exception as error:  # of one of the lines: each by itself says which
-            if len(lines) == 1:
-                return [failed(lines[0], error)]
-    found = []
+    together = [line for line in lines if not _alone(line)]
+    found: dict[Line, Ran] = {}
+    try:
+        with quiet():
+            found = dict(zip(together, _run(together, here), strict=True)) if together else {}
+    except Exception:  # of one of the lines: each by itself says which
+        pass
     for line in lines:
-        try:
-            with quiet():
-                found += _run([line], here)
-        except Exception as error:  # it stands on the page
-            found.append(failed(line, error))
-    return found
+        if line not in found:
+            try:
+                with quiet():
+                    (found[line],) = _run([line], here)
+            except Exception as error:  # it stands on the page
+                found[line] = failed(line, error)
+    return [found[line] for line in lines]
+
+
+def _alone(line: Line) -> bool:
+    """Whether the line needs a kernel of its own: it brings one, or it has the compiler give some
+    warps other work than the rest."""
+    return _is_kernel(line) or "T.Pipelined" in line.code
 
 
 def _is_kernel(line: Line) -> bool:
