@@ -22,9 +22,9 @@ from labkit.benching import slicing
 
 # the names that a results file has at least (labkit.results)
 NAMES = ("vector_add", "gemm", "gemm_fp8", "gemm_bias_gelu", "softmax", "flash_attention",
-         "flash_attention_causal", "gemm_swiglu", "gemm_swiglu_forward", "gemm_dswiglu", "gemm_drms",
-         "gemm_residual_rms", "gemm_rms_rope", "gemm_cross_entropy", "transformer_block",
-         "cudnn_conv_bias_relu", "cudnn_matmul_amax", "cudnn_sdpa")
+         "flash_attention_causal", "gemm_swiglu", "gemm_swiglu_forward", "gemm_dswiglu",
+         "gemm_drms", "gemm_residual_rms", "gemm_rms_rope", "gemm_cross_entropy",
+         "transformer_block", "cudnn_conv_bias_relu", "cudnn_matmul_amax", "cudnn_sdpa")
 _TIMES = {"bench", "bench_shapes"}
 _COMPARES = {"run", "measure"}  # of labkit.epilogue.compare
 _KEEPS = {("lab", "measured_table"): "table", ("lab", "sweep"): "sweep", ("lab", "tune"): "sweep",

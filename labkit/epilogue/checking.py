@@ -16,8 +16,10 @@ from labkit.errors import BadArgument, WrongAnswer
 from labkit.verify import Comparison, compare
 
 FINISH = {"sum": finalize.total, "max": finalize.maximum, "lse": finalize.logsumexp}
-# of a reduction, in float32 by the fast exponential and division (measured: below 1e-6)
-ALLOWED = 1e-5
+# Relative error allowed to a reduction. On a CPU it is below 1e-6. Hopper's tensor cores keep less
+# than float32 of a long product, and where a sum's terms cancel this shows: 3.3e-5 for dgamma at
+# M = 8192, K = 28672. Terms rounded to 16 bits before the sum would show 1e-3.
+ALLOWED = 1e-4
 
 
 def finished(output: Output, value: Any) -> Any:

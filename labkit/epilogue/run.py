@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.epilogue.declare import Epilogue, check_names
 from labkit.epilogue.gemm import KNOBS, gemm
-from labkit.epilogue.schedules import CPU, OPTIONS, schedule
+from labkit.epilogue.schedules import CPU, OPTIONS, plain_schedule, schedule
 from labkit.errors import BadArgument
 
 
@@ -45,11 +45,18 @@ def own_schedule(chosen: Epilogue, device: str, dtype: str = "bfloat16") -> dict
 
     if device == "cpu":
         return dict(CPU)
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    knobs = schedule(10 * properties.major + properties.minor, chosen, dtype)
+    knobs = schedule(_sm(), chosen, dtype)
     if "blocks" in knobs:
-        knobs["blocks"] = properties.multi_processor_count * max(1, knobs["per_sm"])
+        gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+        knobs["blocks"] = gpu.multi_processor_count * max(1, knobs["per_sm"])
     return knobs
+
+
+def _sm() -> int:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
 
 
 def _launch(kernel: Any, given: list[Any]) -> list[Any]:
@@ -100,13 +107,24 @@ def compile_all(products: list[tuple[Epilogue, int, int, int, bool]], dtype: Any
             made.result()
 
 
+def _for_the_copy_engine(chosen: Epilogue, N: int, K: int, dtype: str) -> bool:
+    """Whether the rows of all matrices take a multiple of 16 bytes, as Hopper's copies of tiles
+    need (CUDA driver API, cuTensorMapEncodeTiled: globalStrides)."""
+    size = 4 if dtype == "float32" else 2
+    columns = N // 2 if chosen.takes_pairs else N
+    return all(length * size % 16 == 0 for length in (N, K, columns))
+
+
 @functools.lru_cache(maxsize=256)
 def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B: bool,
               device: str, knobs: tuple | None) -> Any:
+
     import labkit as lab
 
     chosen_knobs = own_schedule(chosen, device, dtype) if knobs is None else dict(knobs)
     options = OPTIONS
+    if device != "cpu" and not (knobs or _for_the_copy_engine(chosen, N, K, dtype)):
+        chosen_knobs = plain_schedule(_sm(), chosen, dtype)
     if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
         # one step along K: a producer warp of its own has nothing to run ahead of, and such
         # kernels were reported to hang on an H100 (tile-ai/tilelang #2566)
