@@ -33,7 +33,7 @@ def _recording(program, *arguments, **named):
     if hasattr(program, "attrs"):
         import sys
 
-        asked = sys._getframe(1).f_globals["__name__"]
+        asked = sys._getframe(1).f_globals.get("__name__", "__main__")  # or bare
         _seen.append((program, named.get("pass_configs"), asked))
     return _compile(program, *arguments, **named)
 
