@@ -51,9 +51,9 @@ class Row:
 
 
 def rows(measurements: list[Measurement]) -> list[Row]:
-    """A row for each name that has a baseline, in the order of the lessons."""
+    """A row for each name that the bench measures beside a baseline, in the order of the lessons."""
     lessons = _lessons()
-    names = sorted({m.name: None for m in measurements}, key=lambda n: lessons.get(n, "99"))
+    names = sorted({m.name: None for m in measurements if m.name in lessons}, key=lessons.get)
     found = [Row(name, [m for m in measurements if m.name == name]) for name in names
              if name not in _NOT_A_KERNEL]
     return [row for row in found if row.fastest]
