@@ -78,11 +78,13 @@ def _tilelang_fails(report: Report) -> bool:
 def _nightly(report: Report) -> tuple[Report, str]:
     """TileLang's nightly build instead of its release: the report with it, and a sentence."""
     release = install.release()
-    if not install.is_nightly():  # the release is there, and fails
-        reason, failure = _item(report, "tilelang").found, _install_nightly()
+    if install.is_nightly():  # from before a restart
+        reason, failure = "", _nightly_fails()
+    else:  # the release is there, and fails
+        reason, failure = f" ({_item(report, 'tilelang').found})", _install_nightly()
         report = doctor()
-        if failure:
-            return report, f"TileLang {release} does not import here ({reason}), {failure}"
+    if failure:
+        return report, f"TileLang {release} does not import here{reason}, {failure}"
     version = metadata.version("tilelang")
     found = f"{version}, a nightly build: the lessons are tested with {release}"
     items = [replace(item, status="ok", found=found, remedy="") if item.name == "tilelang"
@@ -97,6 +99,11 @@ def _install_nightly() -> str:
         install.nightly()
     except InstallFailed as error:
         return f"and its nightly build cannot be installed: {error}"
+    return _nightly_fails()
+
+
+def _nightly_fails() -> str:
+    """The same for the nightly build that is installed."""
     error = install.import_error("tilelang")
     return f"nor does its nightly build {metadata.version('tilelang')} ({error})." if error else ""
 

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from labkit import results
 from labkit.errors import BadArgument, LabError
@@ -40,9 +41,12 @@ def keep(run: Path, gpu: str, folder: Path | None = None) -> list[Path]:
                 found[folder / f"{gpu}-{path.name}"] = json.loads(path.read_text())
             except (OSError, ValueError) as error:
                 raise LabError(f"{path} cannot be read ({error}); run its lesson again.") from error
+    with TemporaryDirectory() as trial:  # what cannot be read must not replace what can
+        first = Path(trial) / f"{gpu}.json"
+        first.write_text(json.dumps(found[folder / first.name]))
+        results.load(first)
     for path, content in found.items():
         path.write_text(json.dumps(content, indent=1) + "\n")
-    results.load(folder / f"{gpu}.json")
     return list(found)
 
 

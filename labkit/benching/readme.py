@@ -20,7 +20,7 @@ from labkit.results import Measurement
 GPU = "h200"
 BEGIN, END = "<!-- labkit bench --readme -->", "<!-- labkit bench --readme: to here -->"
 PLOT = f"docs/bench-{GPU}.svg"
-_OURS = {"a block a tile"}  # simpler kernels of the lessons themselves
+_OURS = {"a block a tile", "with stores that wait"}  # simpler kernels of the lessons themselves
 _NOT_A_KERNEL = {"torch_add"}  # PyTorch against itself, to show the benchmark
 _LEFT, _WIDTH, _ROW, _TOP = 190, 460, 30, 84
 
@@ -51,7 +51,7 @@ class Row:
 
 
 def rows(measurements: list[Measurement]) -> list[Row]:
-    """A row for each name that the bench measures beside a baseline, in the order of the lessons."""
+    """A row for each name that lessons measure beside a baseline, in the lessons' order."""
     lessons = _lessons()
     names = sorted({m.name: None for m in measurements if m.name in lessons}, key=lessons.get)
     found = [Row(name, [m for m in measurements if m.name == name]) for name in names
@@ -85,11 +85,13 @@ def text(root: Path) -> str:
             floor += f" to {max(reached):.0%}"
         lines.append(f"| {name} | {len(row.measurements)} | {shown} | {others} | {floor} |")
     versions = recording.versions
-    note = (f"{recording.gpu}, {recording.date}, torch {versions.get('torch', '?')}, TileLang "
+    dates = sorted({recording.date, *(m.date for m in recording.measurements if m.date)})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    note = (f"{recording.gpu}, {when}, torch {versions.get('torch', '?')}, TileLang "
             f"{versions.get('tilelang', '?')}, driver {versions.get('driver', '?')}. Medians of "
             "interleaved runs from a cold cache, every output compared after the timing; with "
             "several sizes the geometric mean, the lowest and the highest. Above 1 the kernel is "
-            f"faster. Floors of the same run: {recording.floors['copy_gb_s']:,.0f} GB/s, "
+            f"faster. The highest floors of these runs: {recording.floors['copy_gb_s']:,.0f} GB/s, "
             + ", ".join(f"{rate:,.0f} TFLOP/s in {dtype}" for dtype, rate
                         in recording.floors["tensor_tflops"].items())
             + f". All figures: [`labkit/results/{GPU}.json`](labkit/results/{GPU}.json).")

@@ -14,6 +14,7 @@ float32. It may be called on torch tensors too; `reference` does, in the precisi
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +25,11 @@ from labkit.errors import BadArgument
 
 REDUCTIONS = {"col_reduce": ("sum", "max", "lse"), "row_reduce": ("sum",)}
 # names of the generated program
-_RESERVED = {"A", "B", "M", "N", "K", "T", "bx", "by", "b", "p", "i", "j", "k", "acc", "out",
-             "dtype", "policy", "threads", "panel", "group", "blocks", "piece", "prefetch",
-             "num_stages", "block_M", "block_N", "block_K", "place", "swizzled",
-             "column", "columns", "width", "registers"}
+_RESERVED = {"A", "B", "A_tile", "B_tile", "M", "N", "K", "T", "bx", "by", "b", "p", "q", "r", "i",
+             "j", "k", "row", "rows", "column", "columns", "width", "acc", "out", "dtype", "policy",
+             "threads", "panel", "group", "blocks", "piece", "per_sm", "copying", "computing",
+             "prefetch", "registers", "num_stages", "block_M", "block_N", "block_K", "place",
+             "swizzled"}
 
 
 @dataclass(frozen=True)
@@ -259,8 +261,9 @@ def _check_clashes(made: Epilogue) -> None:
     if twice:
         raise BadArgument(f"{made.name}: {twice[0]} names two things; give each its own name.")
     taken = [name for name in names if name in _RESERVED]
-    taken += [f"{name}_{end}" for name in ("acc", *names) for end in _ENDINGS
-              if f"{name}_{end}" in names]
+    own = "|".join(re.escape(name) for name in ("acc", *names))
+    made_of = re.compile(rf"({own})_({'|'.join(_ENDINGS)})\d*")  # tiles in turn are numbered
+    taken += [name for name in names if made_of.fullmatch(name)]
     if taken:
         raise BadArgument(f"{made.name}: {taken[0]} is a name of the generated program; "
                           "choose another.")

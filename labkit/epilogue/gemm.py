@@ -24,6 +24,8 @@ from labkit.errors import BadArgument
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
              warps="FullRow", rows=0, piece=64, prefetch=0, in_flight=0, in_place=False, blocks=0,
              group=8, per_sm=0)
+_MAY_BE_ZERO = {"panel", "rows", "prefetch", "in_flight", "in_place", "blocks", "per_sm",
+                "num_stages"}
 
 
 @epilogue(store=["C"])
@@ -111,6 +113,12 @@ class Gemm:
             raise BadArgument(f"{unknown[0]} is no knob of {self!r}; the knobs are "
                               f"{', '.join(KNOBS)}.")
         knobs = KNOBS | schedule
+        for name, value in knobs.items():
+            least = 0 if name in _MAY_BE_ZERO else 1
+            if name != "warps" and not (isinstance(value, int) and value >= least):
+                raise BadArgument(f"{name} is {value!r}; give a whole number of at least {least}.")
+        if knobs["warps"] not in ("FullRow", "FullCol", "Square"):
+            raise BadArgument(f"warps is {knobs['warps']!r}; give FullRow, FullCol or Square.")
         for name, value in dict(M=M, N=N, K=K).items():
             if not isinstance(value, int) or value < 1:
                 raise BadArgument(f"{name} is {value!r}; give a whole number of at least 1.")

@@ -71,7 +71,7 @@ def table(recording: Recording | None = None) -> Table | str:
                  ["op", ">M x N x K", ">room by bytes", ">room", ">main loop", ">exposed",
                   ">gain", ">MB saved", "verdict"], rows,
                  "gain = room x main loop x exposed. Room by bytes: the law, with the bandwidth "
-                 "and the tensor rate that were measured in the same run.")
+                 "and the tensor rate that were recorded on that GPU, the highest of all runs.")
 
 
 def _row(name: str, m: Measurement, recording: Recording) -> list[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkit.epilogue.declare import Epilogue
+    from labkit.epilogue.declare import Epilogue, Operand, Output
 
 # The compiler's options: exp, tanh and division by the fast units. They err by a few float32
 # roundings, far below one rounding of a 16-bit output.
@@ -77,7 +77,7 @@ def _hopper(chosen: Epilogue | None) -> list[dict[str, Any]]:
     halved = chosen is not None and chosen.takes_pairs and not any(o.pair for o in outputs)
     stores = [ONE | dict(piece=64, in_flight=2), ONE | dict(piece=32, in_flight=2)]
     if any(o.kind == "row_reduce" for o in outputs):
-        return [TWO | dict(piece=32, prefetch=2, in_flight=1),
+        return [TWO | dict(piece=32, prefetch=1, in_flight=1),
                 TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
     if any(o.pair for o in tiles):
         return [TWO | dict(piece=64, prefetch=1, in_flight=1),
@@ -91,29 +91,31 @@ def _hopper(chosen: Epilogue | None) -> list[dict[str, Any]]:
     return [*stores, TWO | dict(piece=32, in_flight=1)]
 
 
-def shared_bytes(chosen: Epilogue | None, knobs: dict[str, Any], size: int = 2) -> int:
-    """Shared memory in bytes of a block, for A and B of `size` bytes an element and 16-bit operands
-    and stores."""
-    total = knobs["num_stages"] * (knobs["block_M"] + knobs["block_N"]) * knobs["block_K"] * size
+def shared_bytes(chosen: Epilogue | None, knobs: dict[str, Any]) -> int:
+    """Shared memory in bytes of a block, for A, B, operands and stores of 16 bits where the
+    epilogue does not declare float32."""
+    total = 2 * knobs["num_stages"] * (knobs["block_M"] + knobs["block_N"]) * knobs["block_K"]
+    rows, sets = knobs.get("rows") or knobs["block_M"], max(1, knobs["in_flight"])
     if chosen is None:
-        rows = knobs.get("rows") or knobs["block_M"]
-        return total + 2 * rows * knobs["piece"] * max(1, knobs["in_flight"])
+        return total + 2 * rows * knobs["piece"] * sets
     half = 2 if chosen.takes_pairs else 1
-    rows = knobs.get("rows") or knobs["block_M"]
-    piece = 2 * rows * knobs["piece"] // half  # bytes of one member
-    sets = max(1, knobs["in_flight"])
-    free = [o.pair for o in chosen.operands if o.kind == "tile"] if knobs.get("in_place") else []
+
+    def of_piece(o: Operand | Output) -> int:
+        return rows * knobs["piece"] // half * (1 + o.pair) * (4 if o.dtype == "float32" else 2)
+
+    free = [(o.pair, o.dtype) for o in chosen.operands
+            if o.kind == "tile" and knobs.get("in_place")]
     for o in chosen.outputs:
         if o.kind == "store":
-            total += piece * (1 + o.pair) * sets
-            if o.pair in free:
-                free.remove(o.pair)
-                total -= piece * (1 + o.pair)
+            total += of_piece(o) * sets
+            if (o.pair, o.dtype) in free:
+                free.remove((o.pair, o.dtype))
+                total -= of_piece(o)
         elif o.kind == "row_reduce":
-            total += 2 * piece
+            total += 4 * rows * knobs["piece"] // half
     for o in chosen.operands:
         if o.kind == "tile":
-            total += piece * (1 + o.pair)
+            total += of_piece(o)
         elif o.kind == "rowvec":
             total += (4 if o.dtype == "float32" else 2) * (1 + o.pair) * knobs["block_N"] // half
         elif o.kind == "colvec":

@@ -71,15 +71,27 @@ class Exercise:
         return not _unfilled(answer)
 
     def is_solution(self, answer: Any) -> bool:
-        """Whether `answer` is the kit's own solution."""
-        if callable(answer):
-            return tree(answer) == _tree_of(self.solution, self.answer) is not None
-        space: dict[str, Any] = {}
-        try:
-            exec(self.solution, space)
-        except Exception:  # a solution that needs names from its lesson is a function
-            return False
-        return bool(space.get(self.answer) == answer)
+        """Whether `answer` is the kit's own solution word for word, with its comments, as in the
+        edition with solutions. The same statements in a learner's own words are the learner's."""
+        own = self.solution.strip()
+        return own in _running_cell() or own == _text_of(answer)
+
+
+def _running_cell() -> str:
+    """The text of the notebook cell that runs; empty outside of IPython."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return ""
+    shell = get_ipython()
+    return (shell.user_ns.get("In") or [""])[-1] if shell else ""
+
+
+def _text_of(function: Any) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function)).strip()
+    except (OSError, TypeError):
+        return ""
 
 
 def tree(function: Any) -> str | None:

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from labkit.errors import BadArgument, LabError
@@ -65,8 +66,11 @@ def limited(call: Callable[[], Any], code: Any = None, waiting: float = WAITING)
     """What `call()` returns or raises, if it ends in time. code: the learner's function, whose line
     the sentence names. waiting: seconds on the wall. Raises TookTooLong."""
     limit, result = seconds(), {}
+    clock: list[int] = []  # the thread's own; asked for a thread that has ended, it may crash
 
     def run() -> None:
+        with suppress(AttributeError, OSError):
+            clock.append(time.pthread_getcpuclockid(threading.get_ident()))
         try:
             result["value"] = call()
         except BaseException as error:  # raised again in the thread that asked
@@ -79,7 +83,7 @@ def limited(call: Callable[[], Any], code: Any = None, waiting: float = WAITING)
     try:
         while thread.is_alive():
             thread.join(_POLL)
-            used, waited = _used(thread, began), time.monotonic() - began
+            used, waited = _used(clock, began), time.monotonic() - began
             if thread.is_alive() and (used > limit or waited > waiting):
                 raise TookTooLong(_ended(thread, code, used > limit, limit, waiting))
     finally:
@@ -90,11 +94,11 @@ def limited(call: Callable[[], Any], code: Any = None, waiting: float = WAITING)
     return result["value"]
 
 
-def _used(thread: threading.Thread, began: float) -> float:
+def _used(clock: list[int], began: float) -> float:
     """Seconds of processor time; of the wall's where the system does not tell."""
     try:
-        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-    except (AttributeError, OSError):
+        return time.clock_gettime(clock[0])
+    except (IndexError, OSError):
         return time.monotonic() - began
 
 
