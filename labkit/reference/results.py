@@ -109,6 +109,9 @@ def _places(*recordings: results.Recording | None) -> dict[str, list[str]]:
         said = re.findall(r"lab\.bench(?:_shapes)?\(\s*f?\"(\w+)", text) + re.findall(
             r"\"(\w+)\"", text)
         own = [name for name in dict.fromkeys(said) if name in names - seen]
+        defined = re.findall(r"^def (\w+)\(", text, re.MULTILINE)  # "dgelu_bias by hand"
+        own += [name for name in sorted(names - seen)
+                if " by " in name and name.partition(" by ")[0] in defined]
         found[lesson.stem] = own
         seen.update(own)
     return found
