@@ -23,4 +23,5 @@ def selected(request: Any, test: str, *parameters: str) -> list[tuple[Any, ...]]
     """The values of these parameters for which `test` runs in this session, so that a fixture
     does no more than it is asked for, as with `pytest -k 18`."""
     return [tuple(item.callspec.params[name] for name in parameters)
-            for item in request.session.items if getattr(item, "originalname", "") == test]
+            for item in request.session.items
+            if getattr(item, "originalname", "") == test and item.module is request.module]

@@ -37,7 +37,7 @@ PLANTED["02.2"] = [
     ("B of the first", (("B[bz, k", "B[0, k"),), "Every product uses the first B"),
     ("grid rounds down", (("T.ceildiv(M, block_M)", "T.max(1, M // block_M)"),),
      "last row of tiles was never written"),
-    ("stored in the first", (("C[bz, by", "C[0, by"),), "rows that no block wrote"),
+    ("stored in the first", (("C[bz, by", "C[0, by"),), "no block wrote them"),
 ]
 PLANTED["02.3"] = [
     ("swapped", (("T.copy(c, C[", "T.copy(d, C["), ("T.copy(d, D[", "T.copy(c, D[")),

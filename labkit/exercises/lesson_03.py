@@ -108,9 +108,12 @@ def _problem(answer: dict[str, int], least: int, blocks: int) -> tuple[str, str]
         return f"It does not compile: {first_line(error)}", ""
     spilled = used.spill_stores + used.spill_loads
     if spilled:
+        threads = answer["threads"]
+        here = min(255, 65_536 // threads)  # CUDA C++ Programming Guide: registers of a block
         return (f"{spilled} bytes a thread are spilled to memory: the accumulator has "
-                f"{elements // answer['threads']} elements a thread. More threads, or a smaller "
-                "tile.", "")
+                f"{elements // threads} elements a thread, and of the 65,536 registers a thread "
+                f"gets {here} at {threads} threads. The accumulator, addresses and operands must "
+                "fit there together.", "")
     if occupied.blocks < blocks:
         return (f"{occupied.blocks} at once on a multiprocessor, limited by {occupied.limited_by}; "
                 f"{blocks} are asked for.", "")

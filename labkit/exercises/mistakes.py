@@ -83,9 +83,9 @@ def _whole_rows_nan(w: Wrong) -> str:
     rows = w.nan.all(1)
     if not rows.any() or not bool((w.nan.any(1) == rows).all()) or len(rows) == 1:
         return ""
-    return (f"{int(rows.sum())} of {len(rows)} rows are NaN from end to end: −∞ − (−∞) or 0 / 0, "
-            "where a row or its first piece holds nothing that counts, or rows that no block "
-            "wrote.")
+    return (f"{int(rows.sum())} of {len(rows)} rows are NaN from end to end: no block wrote them "
+            "(is every index of the grid in the output's index?), or they hold −∞ − (−∞) or 0 / 0, "
+            "where a row has nothing that counts.")
 
 
 def _some_nan(w: Wrong) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.diagnose.matching import recognise
 from labkit.errors import LabError, first_line
 from labkit.exercises.error_map import error_map
 from labkit.exercises.exercise import Outcome, left_open
@@ -146,6 +147,9 @@ def failure(error: BaseException, answer: Any) -> str:
     if not isinstance(error, LabError):
         kind = type(error).__name__
         what = kind if what == kind else f"{kind}: {what}"
+    known = recognise(error)
+    if known is not None:  # a compiler's words, then what they mean
+        what = f"{what.rstrip('.')}. {known.what} {known.change}"
     code = getattr(answer, "__code__", None)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)
               if code is not None and frame.filename == code.co_filename]
