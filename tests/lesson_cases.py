@@ -22,6 +22,7 @@ def modules() -> dict[str, ModuleType]:
 def selected(request: Any, test: str, *parameters: str) -> list[tuple[Any, ...]]:
     """The values of these parameters for which `test` runs in this session, so that a fixture
     does no more than it is asked for, as with `pytest -k 18`."""
-    return [tuple(item.callspec.params[name] for name in parameters)
-            for item in request.session.items
-            if getattr(item, "originalname", "") == test and item.module is request.module]
+    items = [item for item in request.session.items if getattr(item, "originalname", "") == test
+             and hasattr(item, "callspec")]  # another file may have a test of that name
+    return [tuple(item.callspec.params[name] for name in parameters) for item in items
+            if set(parameters) <= set(item.callspec.params)]
