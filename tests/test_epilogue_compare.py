@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 import torch
@@ -219,9 +220,7 @@ def test_the_faster_one_of_the_compiled_kernels_is_the_baseline(monkeypatch):
 
 
 def test_without_times(compared):
-    none = next((c for c in compared.values() if c.result is None), None)
-    if none is None:
-        pytest.skip("times of every op are recorded")
+    none = replace(next(iter(compared.values())), result=None)
     assert "No times" in repr(none) and none.room is none.gain is none.main_loop is None
     assert "No times" in none.bars().text
 
