@@ -15,7 +15,15 @@ from labkit.exercises.error_map import error_map
 from labkit.exercises.exercise import Outcome
 from labkit.exercises.figures import Figure
 from labkit.exercises.mistakes import Wrong
-from labkit.exercises.trial import Sizes, _judged, _seed, _several, _text, failure, quiet
+from labkit.exercises.trial import (
+    Sizes,
+    _judged,
+    _seed,
+    failure,
+    first_wrong,
+    quiet,
+    with_figures,
+)
 from labkit.verify import compare
 
 Outputs = dict[str, Any]
@@ -44,19 +52,9 @@ class EpilogueCheck:
         if not isinstance(answer, Epilogue):
             return Outcome(False, (f"The answer is of type {type(answer).__name__}; pass the "
                                    "function that stands below @epilogue(...).",))
-        for place, sizes in enumerate(self.cases):
-            found = self._at(answer, sizes)
-            if found is not None:
-                before = f"Right at {_several(place, 'size')} before. " if place else ""
-                return Outcome(False, (f"{before}At {_text(sizes)}: {found.lines[0]}",
-                                       *found.lines[1:]), found.picture)
-        lines = [f"Right at {_several(len(self.cases), 'size')}: "
-                 f"{'; '.join(_text(sizes) for sizes in self.cases)}."]
-        findings = [_judged(figure, _builder(answer)) for figure in self.figures]
-        failed = [f for f in findings if f.ok is False]
-        if failed:
-            return Outcome(False, (lines[0], f"But {failed[0].text}"))
-        return Outcome(True, (*lines, *(f.text for f in findings)))
+        wrong = first_wrong(self.cases, lambda sizes: self._at(answer, sizes))
+        return wrong or with_figures(self.cases, [_judged(f, _builder(answer))
+                                                  for f in self.figures])
 
     def _at(self, answer: Any, sizes: Sizes) -> Outcome | None:
         """What is wrong at these sizes; None if nothing is."""

@@ -18,7 +18,15 @@ from labkit.exercises.exercise import Outcome
 from labkit.exercises.figures import Finding
 from labkit.exercises.graph_description import fault
 from labkit.exercises.mistakes import Wrong
-from labkit.exercises.trial import Sizes, _seed, _several, _text, failure
+from labkit.exercises.trial import (
+    Sizes,
+    _seed,
+    _several,
+    _text,
+    failure,
+    first_wrong,
+    right_at,
+)
 from labkit.pictures import Picture
 from labkit.verify import compare
 
@@ -62,14 +70,10 @@ class GraphCheck:
         if not callable(answer):
             return Outcome(False, (f"The answer is of type {type(answer).__name__}; pass the "
                                    "function that builds the graph.",))
-        for place, sizes in enumerate(self.cases):
-            found = self._at(answer, sizes)
-            if found is not None:
-                before = f"Right at {_several(place, 'size')} before. " if place else ""
-                return Outcome(False, (f"{before}At {_text(sizes)}: {found.lines[0]}",
-                                       *found.lines[1:]), found.picture)
-        lines = [f"Right at {_several(len(self.cases), 'size')}: "
-                 f"{'; '.join(_text(sizes) for sizes in self.cases)}.",
+        wrong = first_wrong(self.cases, lambda sizes: self._at(answer, sizes))
+        if wrong:
+            return wrong
+        lines = [right_at(self.cases),
                  f"To memory {'goes' if len(self.outputs) == 1 else 'go'} "
                  f"{' and '.join(self.outputs)}, nothing else; between the operations all is "
                  "float32."]

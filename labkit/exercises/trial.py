@@ -50,19 +50,8 @@ class KernelCheck:
         if not callable(answer):
             return Outcome(False, (f"The answer is of type {type(answer).__name__}; pass the "
                                    "function that builds the program.",))
-        for place, sizes in enumerate(self.cases):
-            found = self._at(answer, sizes)
-            if found is not None:
-                before = f"Right at {_several(place, 'size')} before. " if place else ""
-                return Outcome(False, (f"{before}At {_text(sizes)}: {found.lines[0]}",
-                                       *found.lines[1:]), found.picture)
-        lines = [f"Right at {_several(len(self.cases), 'size')}: "
-                 f"{'; '.join(_text(sizes) for sizes in self.cases)}."]
-        findings = [_judged(figure, answer) for figure in self.figures]
-        failed = [f for f in findings if f.ok is False]
-        if failed:
-            return Outcome(False, (lines[0], f"But {failed[0].text}"))
-        return Outcome(True, (*lines, *(f.text for f in findings)))
+        wrong = first_wrong(self.cases, lambda sizes: self._at(answer, sizes))
+        return wrong or with_figures(self.cases, [_judged(f, answer) for f in self.figures])
 
     def _at(self, answer: Any, sizes: Sizes) -> Outcome | None:
         """What is wrong at these sizes; None if nothing is."""
@@ -139,6 +128,32 @@ class FunctionCheck:
         return next((sentence for sentence, mistaken in self.mistakes.items() if all(
             self.same(result, _result(mistaken, arguments))
             for result, arguments in zip(results, self.cases, strict=True))), "")
+
+
+def first_wrong(cases: Sequence[Sizes], at: Callable[[Sizes], Outcome | None]) -> Outcome | None:
+    """What `at` finds wrong at the first of `cases` where it finds anything; None if all is right.
+    """
+    for place, sizes in enumerate(cases):
+        found = at(sizes)
+        if found is not None:
+            before = f"Right at {_several(place, 'size')} before. " if place else ""
+            return Outcome(False, (f"{before}At {_text(sizes)}: {found.lines[0]}",
+                                   *found.lines[1:]), found.picture)
+    return None
+
+
+def right_at(cases: Sequence[Sizes]) -> str:
+    """The sentence that names the sizes at which all was right."""
+    return (f"Right at {_several(len(cases), 'size')}: "
+            f"{'; '.join(_text(sizes) for sizes in cases)}.")
+
+
+def with_figures(cases: Sequence[Sizes], findings: Sequence[Finding]) -> Outcome:
+    """The verdict on an answer that is right at all `cases`, by what else was judged."""
+    failed = [f for f in findings if f.ok is False]
+    if failed:
+        return Outcome(False, (right_at(cases), f"But {failed[0].text}"))
+    return Outcome(True, (right_at(cases), *(f.text for f in findings)))
 
 
 def failure(error: BaseException, answer: Any) -> str:
