@@ -130,7 +130,8 @@ def measure(work: Workload, here: Any, recorded_shape: dict[str, int] | None = N
     shown without a GPU. Raises what `run` raises."""
     timed = Arms(work)
     kind = str(work.A.dtype).removeprefix("torch.")
-    schedule = own_schedule(work.epilogue, work.A.device.type)
+    schedule = own_schedule(work.epilogue, work.shape["N"], work.shape["K"], kind,
+                            work.A.device.type)
     result, tile = None, {side: schedule[side] for side in ("block_M", "block_N")}
     # recorded in another dtype is better than not at all; the table names it
     dtypes = [kind] if here.device == "gpu" else sorted(

@@ -39,12 +39,15 @@ def kernel_for(chosen: Epilogue, A: Any, B: Any, transpose_B: bool = False,
                      A.device.type, None if knobs is None else tuple(sorted(knobs.items())))
 
 
-def own_schedule(chosen: Epilogue, device: str, dtype: str = "bfloat16") -> dict[str, Any]:
-    """The schedule with which `matmul` runs this epilogue, on "cpu" or on the GPU that is there."""
+def own_schedule(chosen: Epilogue, N: int, K: int, dtype: str, device: str) -> dict[str, Any]:
+    """The schedule with which `matmul` runs a product of N columns, with sums of K, of `dtype`, on
+    "cpu" or on the GPU that is there."""
     import torch
 
     if device == "cpu":
         return dict(CPU)
+    if not _for_the_copy_engine(chosen, N, K, dtype):
+        return plain_schedule(_sm(), chosen, dtype)
     knobs = schedule(_sm(), chosen, dtype)
     if "blocks" in knobs:
         gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -118,13 +121,10 @@ def _for_the_copy_engine(chosen: Epilogue, N: int, K: int, dtype: str) -> bool:
 @functools.lru_cache(maxsize=256)
 def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B: bool,
               device: str, knobs: tuple | None) -> Any:
-
     import labkit as lab
 
-    chosen_knobs = own_schedule(chosen, device, dtype) if knobs is None else dict(knobs)
+    chosen_knobs = own_schedule(chosen, N, K, dtype, device) if knobs is None else dict(knobs)
     options = OPTIONS
-    if device != "cpu" and not (knobs or _for_the_copy_engine(chosen, N, K, dtype)):
-        chosen_knobs = plain_schedule(_sm(), chosen, dtype)
     if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
         # one step along K: a producer warp of its own has nothing to run ahead of, and such
         # kernels were reported to hang on an H100 (tile-ai/tilelang #2566)

@@ -12,6 +12,8 @@ from labkit.epilogue.declare import Epilogue, Operand, Output
 
 # finite, so that a row with nothing but -inf gives exp(-inf) = 0 and not exp(nan)
 LOWEST = -3.0e38
+# the hardware barrier at which TileLang 0.1.15 lets the computing threads wait for one another
+COMPUTING = 3
 
 
 @dataclass(frozen=True)
@@ -19,14 +21,14 @@ class Plan:
     """What of a schedule changes a program's lines, not only its numbers.
 
     transpose_B: B is [N, K]. persistent: blocks stay for several tiles. swizzle: the order of the
-    blocks is changed. registers: they are shared out between
-    the threads that copy and those that compute. split: a tile is
-    taken in parts of `rows` rows. prefetch: so many pieces of the tile operands are on their way to
-    registers, the first ones since before the main loop. in_flight: 0 if a piece waits until its
-    stores have left shared memory, else the number of sets of tiles, so that they may leave while
-    later pieces are computed; from 9.0 on. in_place: a store takes over the shared tile of an
-    operand of its shape and dtype. ragged_M, ragged_N: the tiles do not divide M, N, so reductions
-    need a mask. numbers: operand or output -> its dtype in the program."""
+    blocks is changed. registers: they are shared out between the threads that copy and those that
+    compute. split: a tile is taken in parts of `rows` rows. prefetch: so many pieces of the tile
+    operands are on their way to registers, the first ones since before the main loop. in_flight: 0
+    if a piece waits until its stores have left shared memory, else the number of sets of tiles, so
+    that they may leave while later pieces are computed; from 9.0 on. in_place: a store takes over
+    the shared tile of an operand of its shape and dtype. ragged_M, ragged_N: the tiles do not
+    divide M, N, so reductions need a mask. numbers: operand or output -> its dtype in the program.
+    """
 
     transpose_B: bool
     persistent: bool
@@ -289,7 +291,7 @@ class Steps:
         if not self.plan.in_flight:
             return []
         pending = (self.sets - 1) * len(self.of("store"))
-        return [f"T.tma_store_wait({pending})", "T.sync_threads(3, threads)"]
+        return [f"T.tma_store_wait({pending})", f"T.sync_threads({COMPUTING}, threads)"]
 
     def store(self, number: int) -> str:
         lines = [] if self.home else self._room()
