@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labkit import parsing
 from labkit.errors import BadArgument, LabError, WrongAnswer, first_line
 from labkit.results import RECORDED, record_path, recorded_sweep
 from labkit.table import Table
@@ -44,7 +45,7 @@ def schedule_table(build: Callable[..., Any], schedules: Sequence[dict[str, Any]
 
     def row(schedule: dict[str, Any]) -> list[Any]:
         try:
-            compiled = cross_compile(build(**schedule), sheet, pass_configs)
+            compiled = cross_compile(parsing.built(build, schedule), sheet, pass_configs)
             used, occupied = compiled.resources, compiled.occupancy
         except LabError as error:
             return [text(schedule), *[""] * 6, str(error)]
@@ -173,7 +174,7 @@ def sweep(name: str, here: Any, build: Callable[..., Any], schedules: Sequence[d
 
     def prepare(schedule: dict[str, Any]) -> Any:
         try:
-            return compile(build(**schedule), out_idx=-1, device=here.device,
+            return compile(parsing.built(build, schedule), out_idx=-1, device=here.device,
                            pass_configs=pass_configs)
         except Exception as error:  # the builder's own, too
             return error

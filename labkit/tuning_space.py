@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from labkit import parsing
 from labkit.errors import BadArgument
 
 _MOST_COMBINATIONS, _MOST_LEGAL = 1_000_000, 1_000
@@ -129,7 +130,7 @@ def trace(build: Callable[..., Any], schedule: dict[str, Any]) -> Any:
     if unknown:
         raise BadArgument(f"build has no knob {unknown[0]!r}; it takes {', '.join(parameters)}.")
     try:
-        program = build(**schedule)
+        program = parsing.built(build, schedule)
     except TypeError as error:
         if "unexpected keyword argument" in str(error) or "required positional" in str(error):
             raise BadArgument(f"build cannot take this schedule ({error}); name the knobs as it "

@@ -15,7 +15,7 @@ import lesson_cases
 import pytest
 
 import labkit as lab
-from labkit import gpus, lessons
+from labkit import gpus, lessons, parsing
 from labkit.epilogue import OPTIONS, gemm, schedule
 from labkit.errors import LabError
 
@@ -145,7 +145,9 @@ def verdicts(request):
     def one(cell):
         lesson, kernel, arch = cell
         build, options, multiplies = KERNELS[lesson, kernel]
-        return judge(build(gpus.lookup(arch).sm), arch, options, multiplies)
+        with parsing.LOCK:  # TileLang parses the kernel's source here
+            program = build(gpus.lookup(arch).sm)
+        return judge(program, arch, options, multiplies)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = dict(zip(cells, pool.map(one, cells), strict=True))

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from labkit import parsing
 from labkit.diagnose.place import Place
 
 
@@ -18,7 +19,8 @@ def search(program: Any) -> Iterator[tuple]:
     try:
         lines, first = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function) or function.__code__.co_filename
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        with parsing.LOCK:
+            tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return
     body = tree.body[0]

@@ -15,6 +15,7 @@ import linecache
 import math
 from typing import Any
 
+from labkit import parsing
 from labkit.epilogue import pairs
 from labkit.epilogue.declare import Epilogue, epilogue
 from labkit.epilogue.program import source as program_source
@@ -104,7 +105,8 @@ class Gemm:
         # TileLang reads a program's text from its file, so the text gets one in Python's own cache
         path = f"<gemm_{self.epilogue.name} {digest}>"
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        exec(compile(text, path, "exec"), names)
+        with parsing.LOCK:
+            exec(compile(text, path, "exec"), names)
         return names[f"gemm_{self.epilogue.name}"]
 
     def _checked(self, M: int, N: int, K: int, dtype: str, schedule: dict[str, Any]) -> dict:

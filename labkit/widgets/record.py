@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from labkit import parsing
 from labkit.errors import BadArgument, LabError, NeedsGPU, first_line
 from labkit.gpus import Gpu
 from labkit.widgets.attention import Attention
@@ -124,7 +125,8 @@ def record(name: str, recipe: Recipe, out: Path, device: str, most: int | None =
 
     def compiled(schedule: dict[str, Any]) -> Any:
         try:
-            return bench.compile(build(**problem.arguments(), **schedule), recipe.pass_configs)
+            return bench.compile(parsing.built(build, problem.arguments() | schedule),
+                                 recipe.pass_configs)
         except Exception as error:
             return error
 
