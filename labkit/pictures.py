@@ -313,6 +313,68 @@ def pipeline_times(num_stages: int, steps: int, copy: float, compute: float, gap
     return copies, products
 
 
+def attention_overlap(tiles: int = 4, product: float = 1, terms: float = 1) -> Picture:
+    """One warpgroup of FlashAttention, with each step after the other and with scores ahead.
+
+    tiles: of keys. A product (scores, or values) takes `product` units of time on the tensor cores,
+    the exponentials of a tile take `terms` units on the other units. The defaults are the
+    proportion on an H100 at a head of 128 (Shah and others, 2024, section 3.1).
+    """
+    _positive(tiles=tiles, product=product, terms=terms)
+    _drawable(6 * tiles, "draw fewer tiles")
+    ways = [("one after the other", attention_times(tiles, product, terms, ahead=False)),
+            ("scores ahead", attention_times(tiles, product, terms, ahead=True))]
+    longest = max(stop for _, spans in ways for *_, stop in spans)
+    unit, left, high = min(46.0, 640 / longest), 104, 22
+    canvas = _Canvas(left + longest * unit + 24, 2 * (2 * high + 52) + 6)
+    said = []
+    for way, (title, spans) in enumerate(ways):
+        top, end = 36 + way * (2 * high + 52), max(stop for *_, stop in spans)
+        idle = end - 2 * tiles * product
+        canvas.label(20, top - 12, f"{title}: {end:g} units of time, tensor cores wait for "
+                     f"{idle:g}", 13, "start", weight="bold")
+        said.append(f"{title}: {tiles} tiles take {end:g} units of time, and the tensor cores wait "
+                    f"for {idle:g} of them")
+        for row, lane in enumerate(("tensor cores", "exponentials")):
+            canvas.label(left - 8, top + row * (high + 6) + 15, lane, 11, "end")
+            canvas.box(left, top + row * (high + 6), end * unit, high)
+        for what, k, start, stop in spans:
+            y = top + (high + 6) * (what == "exp")
+            colour = {"QK": SKY, "PV": GREEN, "exp": ORANGE}[what]
+            canvas.box(left + start * unit, y, (stop - start) * unit, high, colour, "#ffffff", 0.9)
+            canvas.label(left + (start + stop) / 2 * unit, y + 15, f"{what} {k}", 10)
+    return canvas.done("; ".join(said).capitalize() + ".")
+
+
+def attention_times(tiles: int, product: float, terms: float, *, ahead: bool
+                    ) -> list[tuple[str, int, float, float]]:
+    """(what, tile, start, end) of the scores "QK", exponentials "exp" and values "PV" of each tile.
+
+    One warpgroup starts its products in the order of its program, and the tensor cores do them in
+    that order. ahead: the scores of a tile are started before the values of the tile before.
+    """
+    spans: list[tuple[str, int, float, float]] = []
+    now = cores = 0.0  # when the warpgroup, and the tensor cores, are free
+    for k in range(tiles + ahead):
+        if k < tiles:
+            start = max(now, cores)
+            cores = start + product
+            spans.append(("QK", k, start, cores))
+            scored = cores
+        if ahead and k:  # issued right behind the scores
+            spans.append(("PV", k - 1, max(now, cores), max(now, cores) + product))
+            cores = max(now, cores) + product
+        if k < tiles:
+            spans.append(("exp", k, scored, scored + terms))
+            now = scored + terms
+        if ahead:
+            now = max(now, cores)  # the next terms replace those that the values were made of
+        else:
+            spans.append(("PV", k, now, now + product))
+            now = cores = now + product
+    return spans
+
+
 def roofline(floors: Any, points: Sequence[tuple[str, float, float]], dtype: str = "float16"
              ) -> Picture:
     """Kernels under the two floors: operations per byte across, TFLOP/s up, both logarithmic.

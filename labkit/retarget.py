@@ -7,6 +7,8 @@ thread then does the work of a whole thread block, tile by tile:
 * shared memory and fragments become plain local arrays;
 * `T.Parallel` and `T.vectorized` loops become serial ones;
 * barriers inside a block vanish, and `if tx == 0` holds, since there is one thread;
+* a schedule of warps (`T.annotate_ws_schedule`) is dropped, and a product that a GPU would start
+  and wait for later (`T.wgmma_gemm`, `T.wait_wgmma`) is done at once;
 * elementary functions are called from the C library, 16-bit ones in float32;
 * every tensor and tile is called t_name and every other variable v_name, so that no name of the
   program meets one of C++'s;
@@ -50,7 +52,7 @@ _MISSING = {"tirx.popcount", "tirx.clz", "tirx.dp4a"}
 # ... and those that say nothing to a single thread
 _VANISH = {"tirx.tvm_storage_sync", "tl.sync_warp", "tl.set_max_nreg", "tl.no_set_max_nreg",
            "tl.annotate_producer_reg_dealloc", "tl.annotate_consumer_reg_alloc",
-           "tl.tma_store_arrive", "tl.tma_store_wait"}
+           "tl.tma_store_arrive", "tl.tma_store_wait", "tl.wait_wgmma"}
 # operator -> function of the C library in float32
 _MATH = {"tirx.exp": "expf", "tirx.exp2": "exp2f", "tirx.exp10": "exp10f", "tirx.log": "logf",
          "tirx.log2": "log2f", "tirx.log10": "log10f", "tirx.log1p": "log1pf",
@@ -160,6 +162,7 @@ def for_cpu(func: Any) -> tuple[Any, str]:
     Raises NotOnCPU, naming the construct and its line, for what one thread a block cannot do.
     """
     graph = _Graph(func)
+    _drop_warp_schedules(graph)
     places = dict(graph.walk())
     half = _use_one_half_type(graph, places)
     for node in graph.of_type("ir.PointerType"):
@@ -179,6 +182,20 @@ def for_cpu(func: Any) -> tuple[Any, str]:
     _replace_thread_tests(graph, places)
     _replace_calls(graph, places)
     return graph.load(), half
+
+
+def _drop_warp_schedules(graph: _Graph) -> None:
+    """Drops `T.annotate_ws_schedule` and the marks by which it names statements (`T.ws_op`): one
+    thread does everything, in the order of the program."""
+    for block in graph.of_type("tirx.SBlock"):
+        pairs = graph.nodes[block["data"]["annotations"]]["data"]
+        kept = [item for key, value in zip(pairs[::2], pairs[1::2], strict=True)
+                for item in (key, value) if graph.text(key) != "tl.ws_schedule"]
+        block["data"]["annotations"] = graph.add("ffi.Map", kept)
+    for index, node in enumerate(list(graph.nodes)):
+        if node["type"] == "tirx.AttrStmt" and graph.text(
+                node["data"]["attr_key"]) == "tl.ws_op_id":
+            graph.nodes[index] = graph.nodes[node["data"]["body"]]
 
 
 def _use_one_half_type(graph: _Graph, places: dict) -> str:
@@ -272,9 +289,12 @@ def _replace_calls(graph: _Graph, places: dict) -> None:
             message = arguments[1:] or [graph.string("")]
             graph.nodes[index] = graph.nodes[graph.call("tirx.call_extern", "int32", [
                 graph.string("labkit_assert"), arguments[0], *message])]
-        elif name == "tl.tileop.gemm" and any(_axes(graph, a) != 2 for a in arguments[:3]):
+        elif name in ("tl.tileop.gemm", "tl.tileop.wgmma_gemm") and any(
+                _axes(graph, a) != 2 for a in arguments[:3]):
             raise NotOnCPU(f"T.gemm takes matrices on the CPU run, and{where(place)} one of its "
                            "tiles has other than two axes; give it a tile of two, or run on a GPU.")
+        elif name == "tl.tileop.wgmma_gemm":
+            data["op"] = graph.add("ir.Op", "tl.tileop.gemm")
         elif name in _MISSING or name.startswith("tirx.ptx") or (
                 name.startswith("tl.") and name not in _SAME):
             construct = name.removeprefix("tl.tileop.").removeprefix("tl.").removeprefix("tirx.")
