@@ -28,6 +28,7 @@ from typing import Any
 from labkit.errors import BadArgument, LabError
 
 RECORDED = "RECORDED there, not measured here"  # in the title of what was not measured now
+OWN_KERNELS = {"a block a tile", "with stores that wait"}  # simpler ones of lessons, as baselines
 FOLDER = Path(__file__).with_name("results")
 
 
@@ -50,6 +51,14 @@ class Measurement:
     flops: float = 0
     clock_mhz: float | None = None
     date: str = ""
+
+    @property
+    def fastest_other(self) -> tuple[str, float] | None:
+        """(name, its time over the kernel's) of the fastest baseline, the lessons' own simpler
+        kernels apart; None without one."""
+        others = {name: ms for name, ms in self.baselines.items() if name not in OWN_KERNELS}
+        best = min(others, key=others.__getitem__, default=None)
+        return None if best is None else (best, others[best] / self.kernel_ms)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
