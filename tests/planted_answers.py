@@ -153,7 +153,7 @@ PLANTED["04.1"] = [
     ("no bias", ((ADD_BIAS, ""),),
      "The bias is missing"),
     ("first tile's bias", (("bias[bx * block_N + j]", "bias[j]"),), "bias of the first tile"),
-    ("bias by row", (("bias[bx * block_N + j]", "bias[by * block_M + i]"),), "added by row: it has"),
+    ("bias by row", (("bias[bx * block_N + j]", "bias[by * block_M + i]"),), "added by row: it"),
     ("first bias by row", (("bias[bx * block_N + j]", "bias[i]"),), "first elements of the bias"),
     ("bias by row of the tile", (("bias[bx * block_N + j]", "bias[bx * block_N + i]"),),
      "its index needs j, not i"),

@@ -52,7 +52,7 @@ def test_a_verdict_on_a_sum_says_what_the_check_says(monkeypatch, off, passes):
         assert all(verdict.ok for verdict in verdicts)
         assert "a reduction in float32" in repr(verdicts[-1])
     else:
-        with pytest.raises(WrongAnswer, match="sumsq: WRONG.*a reduction in float32 allows 1e-04"):
+        with pytest.raises(WrongAnswer, match=r"sumsq: WRONG.*a reduction in float32 allows 1e-04"):
             check(catalogue.residual_rms)
 
 

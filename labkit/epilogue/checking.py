@@ -69,8 +69,8 @@ def check(chosen: Epilogue, expected: Callable[..., dict[str, Any]] | None = Non
     on whole tensors, which checks the kernel but not the mathematics.
     device: "auto", "gpu" or "cpu"; operands: tensors to use in place of random ones (see
     `random_operands`).
-    Returns a comparison for each output, all of them ok. Raises WrongAnswer where one differs, BadArgument for an
-    operand or an expected output that does not fit.
+    Returns a comparison for each output, all of them ok. Raises WrongAnswer where one differs,
+    BadArgument for an operand or an expected output that does not fit.
     """
     import torch
 
