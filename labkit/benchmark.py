@@ -167,6 +167,11 @@ def standing_in(call: Callable[..., Any] | None,
         _stand_in = before
 
 
+def is_stood_in() -> bool:
+    """Whether `bench` shows no figures now: see `standing_in`."""
+    return _stand_in is not None
+
+
 def bench(name: str, here: Any, *, kernel: Callable[[], Any],
           baselines: dict[str, Callable[[], Any]],
           references: dict[str, Callable[[], Any]] | None = None,

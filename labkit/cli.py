@@ -107,8 +107,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Measures what the lessons measure, with their own cells, into one file; "
                     "compares two such files; or writes README's table and plot from one. Without "
                     "a GPU each kernel is checked, and nothing is timed. Exit code: 0 all went "
-                    "well, 1 a name failed or a ratio is below --fail-below, 2 bad input, 130 "
-                    "interrupted.")
+                    "well, 1 a name failed, a cost is above its limit or a ratio is below "
+                    "--fail-below, 2 bad input, 130 interrupted.")
     bench.add_argument("--only", nargs="+", default=[], metavar="NAME",
                        help="names of a results file, such as gemm softmax (default: all)")
     bench.add_argument("--out", metavar="FILE", help="the JSON file to write")

@@ -126,12 +126,14 @@ class Comparison:
 
 
 def compare(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = None,
-            name: str = "output", tf32: bool = False) -> Comparison:
+            name: str = "output", tf32: bool = False, allowed: float | None = None) -> Comparison:
     """Compares `out` with `reference`, which must be float32 or float64 and of the same shape.
 
     tile: (block_M, block_N) of the last two axes, or block_N of a vector, in elements; the
     comparison says which tiles hold errors. None: an eighth of each axis.
     tf32: the products were made by tensor cores from float32 operands (a 10-bit mantissa).
+    allowed: the relative error allowed, in place of the dtype's, for what has a reason of its own;
+    a single element may be off by as many times more as usual.
     Equal infinities agree, and so do NaNs where the reference has NaN too.
     Raises BadArgument for what cannot be compared: another object than a dense tensor on the CPU
     or a GPU, a dtype that is not floating, unequal shapes, a tile below 1.
@@ -153,7 +155,7 @@ def compare(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = No
         raise BadArgument(f"{name} is empty; there is nothing to compare.")
     shape = _matrix_shape(out.shape)
     tile_shape = _tile_shape(tile, shape)
-    allowed = tolerance(kind)
+    allowed = tolerance(kind) if allowed is None else allowed
     found = _Differences(out.detach(), reference.detach(), shape, tile_shape, kind, allowed)
     return Comparison(
         name=name, dtype="float32 with TF32 products" if kind == "tf32" else dtype,

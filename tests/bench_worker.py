@@ -38,7 +38,7 @@ for line in sys.stdin:
         print("an illegal memory access")
         found.update(status="failed", reason="illegal memory access", broken=True)
     elif request["cost"]:
-        found["cost"] = {"name": request["name"], "seconds": 0.1, "limit": 0.3, "note": "",
+        found["cost"] = {"name": request["name"], "seconds": what / 10, "limit": 0.3, "note": "",
                          "cores": 2}
     elif request["kind"]:
         found["files"] = {f"{request['kind']}-{request['name']}": json.dumps({"rows": [what]})}

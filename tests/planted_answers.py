@@ -26,7 +26,12 @@ PLANTED["02.1"] = [
     ("first tile of B again", (("B[bx * block_N, k * block_K]", "B[bx * block_N, 0]"),),
      "index along K is missing"),
     ("axes of B swapped", (("B[bx * block_N, k * block_K]", "B[k * block_K, bx * block_N]"),),
-     "output is wrong"),
+     "two indices are swapped"),
+    ("B of K x N", (("((block_N, block_K)", "((block_K, block_N)"),
+                    ("B[bx * block_N, k * block_K]", "B[k * block_K, bx * block_N]"),
+                    (", transpose_B=True", "")), "as if it were K x N"),
+    ("tile of K x N", (("((block_N, block_K)", "((block_K, block_N)"),
+                       (", transpose_B=True", "")), "The tile of B is not turned"),
     ("tile not turned", ((", transpose_B=True", ""),), "shape check failed"),
     ("nothing returned", (("    return main\n", ""),), "returns nothing"),
     ("a name that is not there", (("B_tile, acc, tr", "tile_of_B, acc, tr"),),
@@ -82,6 +87,7 @@ PLANTED["00.3"] = [
     ("nothing returned", (("return max", "max"),), "gives None"),
 ]
 PLANTED["01.1"] = [
+    ("range", (("T.Parallel(block)", "range(block)"),), "the loop over `i` is a serial one"),
     ("alpha times the sum", (("alpha * A[bx * block + i] + B[bx * block + i]",
                               "alpha * (A[bx * block + i] + B[bx * block + i])"),),
      "alpha multiplies the sum"),
@@ -91,6 +97,7 @@ PLANTED["01.1"] = [
     ("first block again", (("A[bx * block + i] + B[bx * block + i]", "A[i] + B[i]"),),
      "Every block reads the first block's"),
     ("first block of B", (("B[bx * block + i]", "B[i]"),), "the first block of B"),
+    ("serial", (("T.Parallel(block)", "T.serial(block)"),), "Use T.Parallel, which deals"),
     ("grid rounds down", (("T.ceildiv(N, block)", "N // block"),),
      "The last tile was never written"),
     ("reversed", (("C[bx * block + i]", "C[bx * block + block - 1 - i]"),), "output is wrong"),
@@ -107,6 +114,7 @@ PLANTED["01.3"] = [
     ("swapped", (("x / (1.0 + T.exp(-g))", "g / (1.0 + T.exp(-x))"),), "changed places"),
     ("G alone", (("x / (1.0", "g / (1.0"),), "X is not used"),
     ("narrow", (("1024, 128", "128, 128"),), "give each thread neighbours"),
+    ("serial", (("T.Parallel(block)", "T.serial(block)"),), "the loop over `i` is a serial one"),
 ]
 PLANTED["03.1"] = [
     ("added", (("max(stages, c_tile)", "(stages + c_tile)"),), "share the space"),
@@ -145,6 +153,12 @@ PLANTED["04.1"] = [
     ("no bias", ((ADD_BIAS, ""),),
      "The bias is missing"),
     ("first tile's bias", (("bias[bx * block_N + j]", "bias[j]"),), "bias of the first tile"),
+    ("bias by row", (("bias[bx * block_N + j]", "bias[by * block_M + i]"),), "added by row: it"),
+    ("first bias by row", (("bias[bx * block_N + j]", "bias[i]"),), "first elements of the bias"),
+    ("bias by row of the tile", (("bias[bx * block_N + j]", "bias[bx * block_N + i]"),),
+     "its index needs j, not i"),
+    ("serial", (("T.Parallel(block_M, block_N)", "T.grid(block_M, block_N)"),),
+     "the loop over `i, j` walks through it in every thread"),
     ("sigmoid", (("= acc[i, j] / (1.0", "= 1.0 / (1.0"),), "That is sigmoid(x)"),
     ("not cleared", (("T.clear(acc)", "pass"),), "an accumulator that was not cleared"),
     ("in the loop", (("            for i, j in", "                for i, j in"),
@@ -168,13 +182,26 @@ PLANTED["04.2"] = [
 PLANTED["04.3"] = [
     ("swapped", (("gate = X_tile[i, 2 * j]", "gate = X_tile[i, 2 * j + 1]"),
                  ("* X_tile[i, 2 * j + 1])", "* X_tile[i, 2 * j])")), "changed places"),
+    ("halves of a tile", (("gate = X_tile[i, 2 * j]", "gate = X_tile[i, j]"),
+                          ("X_tile[i, 2 * j + 1]", "X_tile[i, block_N + j]")),
+     "its columns j and 32 + j"),
+    ("halves of W", (("T.copy(W[k * block_K, bx * 2 * block_N], W_tile)",
+                      "T.copy(W[k * block_K, bx * block_N], W_tile[0:block_K, 0:block_N])\n"
+                      "                T.copy(W[k * block_K, N + bx * block_N],\n"
+                      "                       W_tile[0:block_K, block_N:2 * block_N])"),
+                     ("gate = X_tile[i, 2 * j]", "gate = X_tile[i, j]"),
+                     ("X_tile[i, 2 * j + 1]", "X_tile[i, block_N + j]")), "The halves of W"),
     ("sigmoid", (("gate / (1.0", "1.0 / (1.0"),), "sigmoid alone"),
     ("no activation", (("gate / (1.0 + T.exp(-gate))", "gate"),), "The activation is missing"),
     ("every tile from the first", (("bx * 2 * block_N", "bx * 0"),), "output is wrong"),
     ("half a tile", (("T.Parallel(block_M, block_N)", "T.Parallel(block_M, block_N // 2)"),),
      "no thread wrote them"),
+    ("serial", (("T.Parallel(block_M, block_N)", "T.grid(block_M, block_N)"),),
+     "stores each element of C again"),
 ]
 PLANTED["05.1"] = [
+    ("serial", (("for i in T.Parallel(rows)", "for i in T.serial(rows)"),),
+     "the result is wrong on a GPU"),
     ("zeros in the padding", (('-T.infinity("float32"))', "0.0)"),), "The padding takes part"),
     ("softmax", (("= x[i, j] - total[i]", "= T.exp(x[i, j] - total[i])"),), "That is the softmax"),
     ("no logarithm", (("top[i] + T.log(total[i])", "top[i]"),), "logarithm of the sum was not"),

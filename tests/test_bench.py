@@ -14,7 +14,9 @@ from labkit import cli, environment, results
 from labkit.benching import compare, places, readme, session, workers
 from labkit.benching.cases import Case
 from labkit.benching.places import Place
+from labkit.benching.report import Report
 from labkit.errors import BadArgument, LabError
+from labkit.reference import results as reference
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["vector_add", "softmax"]
@@ -66,6 +68,16 @@ def test_a_file_that_lessons_can_read(fake, tmp_path):
     assert [c["status"] for c in data["bench"]["cases"]] == ["measured"] * 3
     assert data["costs"][0]["name"] == "cost_import"
     assert "2.0000" in said and "2.000" in said  # ms, and the ratio to the other
+
+
+def test_a_cost_above_its_limit_fails(fake, tmp_path):
+    fake(cost_import=4.0)
+    code, said = run(tmp_path / "x.json", ["vector_add", "cost_import"])
+    assert code == 1 and "ABOVE ITS LIMIT cost_import: 0.40 s, limit 0.3 s" in said
+    assert "FAILED" not in said and "2 of 2 cases" in said
+    code, said = run(tmp_path / "x.json", ["cost_import"], resume=True)
+    assert code == 1 and "1 of 1 cases are in x.json already" in said
+    assert run(tmp_path / "x.json", ["vector_add"])[0] == 0  # nobody asked for costs
 
 
 def test_everything_is_prepared_first(fake, tmp_path):
@@ -269,13 +281,19 @@ def test_readme_is_written_between_its_marks(tmp_path):
         readme.write(tmp_path)
 
 
-def test_only_others_count_in_readme(tmp_path):
+def test_only_others_count_in_every_table(tmp_path):
     path = recording(tmp_path / "a.json")
     m = results.load(path).measurements[0]
     simpler = results.Measurement(**{**m.as_dict(), "baselines": {"a block a tile": 0.5,
                                                                   "cuBLAS": 0.9}})
     (row,) = readme.rows([simpler])
     assert row.fastest == [("cuBLAS", 0.9)] and row.mean == pytest.approx(0.9)
+    report = Report(tmp_path / "r.json", "gpu", False, {})
+    data = json.loads(path.read_text()) | {"measurements": [simpler.as_dict()]}
+    report.take_up(data)
+    assert report.table().rows[0][5:7] == ["0.900", "cuBLAS"]
+    recorded = results.Recording("", "", {}, {}, [simpler])
+    assert reference._figures(recorded, simpler.name)[2] == "0.90"
     assert readme.rows([results.Measurement(**{**m.as_dict(), "baselines": {}})]) == []
 
 

@@ -107,6 +107,15 @@ def test_checked_without_a_gpu(ask):
     assert found["status"] == "failed" and "WRONG" in found["reason"]
 
 
+@pytest.mark.parametrize("cell", ["x + 1", "lab.check(x, x.double())", "if kind == 'gpu':\n    "
+                                  "lab.bench('twice', here, shape={'N': N}, **one(N))",
+                                  "compared = SimpleNamespace(name='twice', verdicts=())"])
+def test_a_cell_that_compares_nothing_of_that_name_fails(ask, cell):
+    found = ask(cell, "check", parameters={"kind": "cpu"})
+    assert found["status"] == "failed" and not found["checks"]
+    assert "compared nothing called 'twice'" in found["reason"]
+
+
 def test_cells_before_the_measuring_one_time_nothing(ask):
     before = "first = lab.bench('other', here, shape={'N': N}, **one(N))"
     found = ask(f"first.measurement\n{BENCH}", "measure", before)

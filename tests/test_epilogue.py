@@ -39,6 +39,23 @@ def _seed():
     torch.manual_seed(0)
 
 
+@pytest.mark.parametrize(("off", "passes"), [(3e-5, True), (3e-4, False)])
+def test_a_verdict_on_a_sum_says_what_the_check_says(monkeypatch, off, passes):
+    """A sum is allowed more than float32's rounding, and its verdict knows."""
+    def slightly_off(*args, **given):
+        found = matmul(*args, **given)
+        return found | {"sumsq": found["sumsq"] * (1 + off)}
+
+    monkeypatch.setattr("labkit.epilogue.checking.matmul", slightly_off)
+    if passes:
+        verdicts = check(catalogue.residual_rms)
+        assert all(verdict.ok for verdict in verdicts)
+        assert "a reduction in float32" in repr(verdicts[-1])
+    else:
+        with pytest.raises(WrongAnswer, match=r"sumsq: WRONG.*a reduction in float32 allows 1e-04"):
+            check(catalogue.residual_rms)
+
+
 def _check(chosen, M, N, K, **more):
     for output, value, expected in run(chosen, M, N, K, **more):
         lab.check(value, expected, name=f"{chosen.name}.{output.name}")

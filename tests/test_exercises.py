@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -89,31 +90,46 @@ def wrong_answers(part):
 
 def test_every_lesson_has_two_to_four_exercises():
     for lesson in LESSONS:
-        assert 2 <= len([e for e in EXERCISES if e.lesson == lesson.number]) <= 4, lesson.stem
+        count = len([e for e in EXERCISES if e.lesson == lesson.number])
+        assert 2 <= count <= 4, (f"{lesson.stem} has {count} exercises, and two to four are right; "
+                                 f"see labkit/exercises/lesson_{lesson.number}.py")
 
 
 @each_exercise
 def test_data_are_complete(exercise):
-    assert len(exercise.hints) == len(set(exercise.hints)) == 3
-    assert "#" in exercise.solution, "a solution says why"
-    assert len(PLANTED[exercise.key]) >= 4
-    for text in (exercise.stub, exercise.solution):
-        assert all(len(line) <= 100 for line in text.splitlines())
-        assert len(exercise.cell(text).splitlines()) <= 45
-    assert exercise.solution.strip() not in "\n".join(exercise.hints)
+    assert len(exercise.hints) == len(set(exercise.hints)) == 3, "three hints that differ"
+    assert "#" in exercise.solution, "a solution says why: it needs a comment"
+    planted = len(PLANTED.get(exercise.key, []))
+    assert planted >= 4, (f"{planted} wrong answers to {exercise.key} are planted, and four are "
+                          f"the fewest; add to PLANTED in tests/cases_{exercise.lesson}.py, or in "
+                          "tests/planted_answers.py up to lesson 16")
+    for name, text in (("stub", exercise.stub), ("solution", exercise.solution)):
+        long = [line for line in text.splitlines() if len(line) > 100]
+        assert not long, f"lines of the {name} have more than 100 characters: {long}"
+        lines = len(exercise.cell(text).splitlines())
+        assert lines <= 45, f"the cell of the {name} has {lines} lines, and 45 are the most"
+    assert exercise.solution.strip() not in "\n".join(exercise.hints), "a hint is the solution"
 
 
 @each_exercise
 def test_the_lesson_shows_statement_and_stub(exercise):
     cells = lessons.find(exercise.lesson, ROOT / "notebooks").notebook.cells
-    (place,) = [i for i, cell in enumerate(cells) if cell.id == exercise.statement]
-    statement, stub = cells[place:place + 2]
-    assert statement.cell_type == "markdown"
-    assert statement.source.startswith(f"### {exercise.key} · {exercise.title}\n")
-    assert "lines" in statement.source or "line" in statement.source, "the size of an answer"
-    assert stub.source == exercise.cell(exercise.stub)
-    assert "exercise" in stub.metadata.tags
-    assert "not attempted yet" in str(stub.outputs)
+    places = [i for i, cell in enumerate(cells) if cell.id == exercise.statement]
+    assert places, f"the lesson has no cell with the id {exercise.statement}, the statement's"
+    statement, stub = cells[places[0]:places[0] + 2]
+    assert statement.cell_type == "markdown", f"the cell {statement.id} must be a text cell"
+    heading = f"### {exercise.key} · {exercise.title}"
+    assert statement.source.startswith(f"{heading}\n"), f"{statement.id} begins with `{heading}`"
+    assert re.search(r"\blines?\b", statement.source), (
+        f"{statement.id} says the size of an answer, as in: Expected size: 3 lines.")
+    assert stub.source == exercise.cell(exercise.stub), (
+        f"the cell {stub.id} after the statement must be the stub of labkit/exercises/lesson_"
+        f"{exercise.lesson}.py, two empty lines and the line with lab.check; copy it from one to "
+        "the other")
+    assert "exercise" in stub.metadata.get("tags", []), f"{stub.id} needs the tag exercise"
+    assert "not attempted yet" in str(stub.outputs), (
+        f"{stub.id} is stored without its output; run `python tests/notebook_format.py --execute` "
+        "with the lesson's file")
 
 
 @each_exercise

@@ -13,6 +13,7 @@ from notebook_format import ROOT, canonical
 
 import labkit as lab
 from labkit import badges, lessons, new_lesson, runner
+from labkit.benching import places, worker
 from labkit.cli import main
 from labkit.exercises import exercise as exercises
 
@@ -37,6 +38,17 @@ def made(checkout):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return lessons.Lesson(notebook), space["EXERCISES"], module
+
+
+def test_the_bench_checks_it_before_anybody_has_recorded_it(made, monkeypatch):
+    lesson, *_ = made
+    monkeypatch.setenv("LABKIT_NOTEBOOKS", str(lesson.path.parent))
+    monkeypatch.setenv("LABKIT_RECORD", "")
+    (place,) = places.find()["scaled_sum"]
+    answer = worker.answer({"name": "scaled_sum", "places": [[place.lesson, place.cell]],
+                            "parameters": {}, "device": "cpu", "quick": False, "mode": "check"})
+    assert answer["status"] == "done", answer["reason"]
+    assert [check["name"] for check in answer["checks"]] == ["scaled_sum"]
 
 
 def test_it_runs_and_fails_where_its_kernel_is_broken(made, tmp_path):

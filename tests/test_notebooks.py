@@ -34,79 +34,113 @@ def depends_on(lesson):
 
 def test_lessons_are_numbered_in_order():
     numbers = [int(lesson.number) for lesson in LESSONS]
-    assert numbers == sorted(set(numbers)) and numbers[0] == 0
+    twice = sorted({n for n in numbers if numbers.count(n) > 1})
+    assert not twice, f"two files in notebooks/ have the number {twice}: rename one"
+    assert numbers[0] == 0, f"the first lesson is {numbers[0]:02}, and 00 belongs there"
     parts = [n for n in numbers if n < 9], [n for n in numbers if n >= 12]
     for part in parts:  # within a part none is missing
-        assert part == list(range(part[0], part[-1] + 1))
+        missing = sorted(set(range(part[0], part[-1] + 1)) - set(part))
+        assert not missing, f"no lesson has the number {missing}: a new one takes the next free one"
 
 
 @each_lesson
 def test_file_is_canonical(lesson):
     notebook = json.loads(lesson.path.read_text())
-    assert lesson.path.read_text() == canonical(notebook), "run `make notebooks`"
+    name = lesson.path.name
+    if lesson.path.read_text() != canonical(notebook):  # no diff of some thousand lines
+        pytest.fail(f"{name} is not stored in the form of all lessons (ids, counts, metadata, "
+                    f"outputs); run: python tests/notebook_format.py notebooks/{name}")
     assert notebook["metadata"]["kernelspec"] == KERNELSPEC
-    assert lesson.path.stat().st_size < 400_000
+    size = lesson.path.stat().st_size
+    assert size < 400_000, f"{name} has {size:,} bytes, and 400,000 are the most: show less output"
     nbformat.validate(lesson.notebook)
 
 
 @each_lesson
 def test_ids_are_readable_and_unique(lesson):
     ids = [cell.id for cell in lesson.notebook.cells]
-    assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", name) for name in ids)
+    twice = sorted({name for name in ids if ids.count(name) > 1})
+    assert not twice, f"cells share an id; give each its own: {twice}"
+    odd = [name for name in ids if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", name)]
+    assert not odd, (f"an id has two words or more, in lower case and joined by -, as in "
+                     f"my-kernel-check; change these in the file: {odd}")
 
 
 @each_lesson
 def test_front_matter(lesson):
     matter = lesson.front_matter
-    assert set(lessons.FRONT_MATTER) <= set(matter) <= {*lessons.FRONT_MATTER,
-                                                        *lessons.FOR_THE_INDEX}
-    assert matter["gpu"] in ("optional", "required") and 5 <= matter["minutes"] <= 90
-    assert matter["min_sm"] in (0, 75, 80, 86, 89, 90)
-    assert set(matter["sm80_cells"]) <= {cell.id for cell in lesson.kernel_cells()}
+    unknown = sorted(set(matter) - {*lessons.FRONT_MATTER, *lessons.FOR_THE_INDEX})
+    assert not unknown, f"the metadata labkit has keys that nothing reads; remove them: {unknown}"
+    assert matter["gpu"] in ("optional", "required"), 'gpu is "optional" or "required"'
+    assert 5 <= matter["minutes"] <= 90, "minutes: 5 to 90; split a longer lesson"
+    assert matter["min_sm"] in (0, 75, 80, 86, 89, 90), (
+        "min_sm is the lowest compute capability times 10: 0, 75, 80, 86, 89 or 90")
+    others = sorted(set(matter["sm80_cells"]) - {cell.id for cell in lesson.kernel_cells()})
+    assert not others, f"sm80_cells holds ids of cells with the tag kernel; these are not: {others}"
     title = lesson.notebook.cells[0].source.splitlines()[0]
-    assert title == f"# {lesson.number} · {matter['title']}"
+    assert title == f"# {lesson.number} · {matter['title']}", (
+        "the lesson's first line is `# NN · title`, with the number of its file and the title of "
+        "its metadata labkit")
 
 
 @each_lesson
 def test_parameters_are_literals(lesson):
-    (cell,) = tagged(lesson, "parameters")
+    cells = tagged(lesson, "parameters")
+    assert len(cells) == 1, f"{len(cells)} cells have the tag parameters; exactly one must"
     values = {}
-    for statement in ast.parse(cell.source).body:
-        assert isinstance(statement, ast.Assign), "only assignments"
-        values[statement.targets[0].id] = ast.literal_eval(statement.value)
-    assert values["device"] == "auto" and values["gpu"] == "" and values["quick"] is False
+    for statement in ast.parse(cells[0].source).body:
+        line = f"parameters cell, `{ast.unparse(statement)}`"
+        assert isinstance(statement, ast.Assign), f"{line} is no assignment; move it to a later one"
+        try:
+            values[statement.targets[0].id] = ast.literal_eval(statement.value)
+        except ValueError:
+            pytest.fail(f"{line} computes; only a number, a text or a list of them may stand there")
+    usual = {"device": "auto", "gpu": "", "quick": False}
+    assert {name: values.get(name) for name in usual} == usual, (
+        "the parameters cell sets these three, to these values")
 
 
 @each_lesson
 def test_tagged_places(lesson):
-    assert len(tagged(lesson, "setup")) == 1
-    assert tagged(lesson, "exercises")
-    assert lesson.kernel_cells() or depends_on(lesson)
-    assert len(tagged(lesson, "nbval-check-output")) >= 3
+    assert len(tagged(lesson, "setup")) == 1, "one cell, the first with code, has the tag setup"
+    assert tagged(lesson, "exercises"), "the heading of the exercises has the tag exercises"
+    assert lesson.kernel_cells() or depends_on(lesson), (
+        "a lesson has a kernel: give its cell the tag kernel, or load one with lab.kernel")
+    same = len(tagged(lesson, "nbval-check-output"))
+    assert same >= 3, (f"{same} cells have the tag nbval-check-output, which says that the output "
+                       "is the same on every run; three or more must")
 
 
 @each_lesson
 def test_cells_are_short_and_run_through(lesson):
     for cell in lesson.notebook.cells:
         if cell.cell_type == "code":
-            assert len(cell.source.splitlines()) <= 45, cell.id
-            assert not re.search(r"^\s*[%!]", cell.source, re.M), f"{cell.id}: magics hide source"
-            assert all(o.output_type != "error" for o in cell.outputs), cell.id
+            lines = len(cell.source.splitlines())
+            assert lines <= 45, f"{cell.id}: {lines} lines, and 45 are the most: split the cell"
+            assert not re.search(r"^\s*[%!]", cell.source, re.M), (
+                f"{cell.id}: a line starts with % or !, which is not Python; write it in Python")
+            assert all(o.output_type != "error" for o in cell.outputs), (
+                f"{cell.id}: its stored output is an error; mend it and run `python "
+                f"tests/notebook_format.py --execute notebooks/{lesson.path.name}`")
         else:
-            assert len(cell.source.split()) <= 200, cell.id
+            words = len(cell.source.split())
+            assert words <= 200, f"{cell.id}: {words} words, and 200 are the most: split the cell"
 
 
 @each_lesson
 def test_outputs_carry_no_state_and_no_paths(lesson):
     text = lesson.path.read_text()
-    assert "widgets" not in lesson.notebook.metadata
+    again = f"python tests/notebook_format.py notebooks/{lesson.path.name}"
+    assert "widgets" not in lesson.notebook.metadata, f"widgets' state is stored; run: {again}"
     for forbidden in ("application/vnd.jupyter.widget", "/tmp/", "/root/", "/home/"):
-        assert forbidden not in text, forbidden
+        line = next((n for n, line in enumerate(text.splitlines(), 1) if forbidden in line), 0)
+        assert not line, (f"line {line} of {lesson.path.name} holds {forbidden}, which differs "
+                          f"between machines: do not print it, and run: {again}")
     for cell in lesson.notebook.cells:
         for output in cell.get("outputs", []):
             for value in output.get("data", {}).values():
-                assert len(value) < 100_000, cell.id
+                assert len(value) < 100_000, (
+                    f"{cell.id}: {len(value):,} characters of output, and 100,000 are the most")
 
 
 @each_lesson
@@ -114,7 +148,8 @@ def test_links_lead_somewhere(lesson):
     for cell in lesson.notebook.cells:
         if cell.cell_type == "markdown":
             for target in re.findall(r"\]\((?!https://)([^)#]+\.ipynb)\)", cell.source):
-                assert (lesson.path.parent / target).exists(), f"{cell.id}: {target}"
+                assert (lesson.path.parent / target).exists(), (
+                    f"{cell.id} links to {target}, and notebooks/ has no such file")
 
 
 # --- running
@@ -263,7 +298,10 @@ def mutated(request, tmp_path_factory):
             continue
         notebook = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4)
         cells = [cell for cell in notebook.cells if "kernel" in cell.metadata.get("tags", [])]
-        (cell,) = [cell for cell in cells if cell.source.count(old) == 1]
+        fits = [cell for cell in cells if cell.source.count(old) == 1]
+        assert len(fits) == 1, (f"MUTATIONS, {stem}, {what}: {old!r} stands once in {len(fits)} of "
+                                "the lesson's kernel cells; choose a text that does in one")
+        (cell,) = fits
         cell.source = cell.source.replace(old, new)
         names[stem, what] = f"{50 + place % 50}_{place}_{stem[3:]}"
         nbformat.write(notebook, folder / f"{names[stem, what]}.ipynb")
@@ -284,8 +322,12 @@ def mutated(request, tmp_path_factory):
 @pytest.mark.parametrize(("stem", "what"), [m[:2] for m in MUTATIONS])
 def test_a_broken_kernel_fails_its_lesson(stem, what, mutated):
     result = mutated[stem, what]
-    assert result.status == "failed", f"{stem} passed with: {what}"
-    assert result.error["name"] == "WrongAnswer", result.error
+    assert result.status == "failed", (
+        f"{stem} ended as {result.status} with its kernel broken ({what}): a check of the lesson "
+        "must see it, at a size that shows it")
+    assert result.error["name"] == "WrongAnswer", (
+        f"{stem}, {what}: the broken kernel must run and give a wrong result, so that lab.check "
+        f"raises WrongAnswer; it raised {result.error}")
 
 
 @pytest.mark.parametrize(("source", "old", "new", "names"), [
@@ -316,4 +358,7 @@ def test_every_kernel_cell_is_mutated():
     for lesson in LESSONS:
         for cell in lesson.kernel_cells():
             assert any(stem == lesson.stem and cell.source.count(old) == 1
-                       for stem, _, old, _ in MUTATIONS), f"{lesson.stem}: {cell.id}"
+                       for stem, _, old, _ in MUTATIONS), (
+                f"no line of MUTATIONS breaks the kernel cell {cell.id} of {lesson.stem}: add "
+                f"(what is broken, a text that stands once in it, its replacement) to MUTATIONS in "
+                f"tests/cases_{lesson.number}.py, or in this file up to lesson 16")

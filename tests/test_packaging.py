@@ -84,7 +84,8 @@ def test_readme_gives_the_commands_that_exist():
     for target in re.findall(r"\bmake ([a-z-]+)", readme):
         assert target in targets, f"README: make {target}"
     for lesson in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        assert f"notebooks/{lesson.name}" in readme, f"README does not list {lesson.name}"
+        assert f"notebooks/{lesson.name}" in readme, (
+            f"README's table of the lessons has no link to notebooks/{lesson.name}; add a row")
     assert "make test" in (ROOT / ".ci" / "run").read_text() and "make test" in readme
 
 

@@ -13,7 +13,7 @@ Cells that are not sure are tried one after the other until one has measured the
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +43,12 @@ class Place:
     sure: bool
 
 
-def find() -> dict[str, list[Place]]:
-    """Every name that a lesson measures -> the cells that do, in the order of the lessons. Names of
-    `NAMES` come first. Raises LabError for a lesson that cannot be read."""
+def find(chosen: Sequence[lessons.Lesson] | None = None) -> dict[str, list[Place]]:
+    """Every name that a lesson measures, of `chosen` or of all, -> the cells that do, in the order
+    of the lessons. Names of `NAMES` come first. Raises LabError for a lesson that cannot be read.
+    """
     ranked: dict[str, dict[Place, int]] = {}
-    for lesson in lessons.all_lessons():
+    for lesson in lessons.all_lessons() if chosen is None else chosen:
         cells = {cell.id: tree for cell in lesson.notebook.cells if cell.cell_type == "code"
                  and "exercise" not in cell.metadata.get("tags", [])
                  and (tree := _parsed(cell.source)) is not None}

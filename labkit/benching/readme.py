@@ -20,7 +20,6 @@ from labkit.results import Measurement
 GPU = "h200"
 BEGIN, END = "<!-- labkit bench --readme -->", "<!-- labkit bench --readme: to here -->"
 PLOT = f"docs/bench-{GPU}.svg"
-_OURS = {"a block a tile", "with stores that wait"}  # simpler kernels of the lessons themselves
 _NOT_A_KERNEL = {"torch_add"}  # PyTorch against itself, to show the benchmark
 _LEFT, _WIDTH, _ROW, _TOP = 190, 460, 30, 84
 
@@ -35,13 +34,7 @@ class Row:
     @property
     def fastest(self) -> list[tuple[str, float]]:
         """(name, its time over the kernel's) of the fastest other at each size."""
-        found = []
-        for m in self.measurements:
-            others = {k: v for k, v in m.baselines.items() if k not in _OURS}
-            if others:
-                best = min(others, key=others.__getitem__)
-                found.append((best, others[best] / m.kernel_ms))
-        return found
+        return [m.fastest_other for m in self.measurements if m.fastest_other]
 
     @property
     def mean(self) -> float:

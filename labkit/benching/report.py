@@ -7,8 +7,7 @@ it as a GPU's. Both have
 * `bench`: `device`, `quick`, `started`, `seconds` (of all runs that made the file), `complete` (the
   run came to its end, and no case is left that failed), and
   `cases`: a list of {key, name, parameters, lessons, status, reason, seconds}, the status one of
-  "measured", "checked", "ran" (a cell that compares by itself raised nothing), "left out" (the
-  lesson does not time it on this GPU) and "failed"
+  "measured", "checked", "left out" (the lesson does not time it on this GPU) and "failed"
 * `costs`: a list of {name, seconds, limit, note, cores, date} (see `labkit.benching.costs`)
 """
 
@@ -28,7 +27,7 @@ from labkit.errors import BadArgument, LabError
 from labkit.table import Table
 
 _WHICH = ("name", "output", "dtype", "elements")  # of a check: what was compared
-GOOD = ("measured", "checked", "ran", "left out")
+GOOD = ("measured", "checked", "left out")
 
 
 class Report:
@@ -73,8 +72,7 @@ class Report:
         """Keeps an answer of the worker; returns the case's status."""
         status, reason = answer["status"], answer["reason"]
         if status == "done":
-            status = ("measured" if answer["lines"] or answer["files"] or "cost" in answer
-                      else "checked" if answer["checks"] else "ran")
+            status = "checked" if answer["checks"] else "measured"
         self.lines += answer["lines"]
         self.fresh |= {json.loads(line)["measurement"]["name"] for line in answer["lines"]}
         self.fresh |= {check["name"] for check in answer["checks"]}
@@ -126,12 +124,10 @@ class Report:
                          ["name", "output", "dtype", ">elements", ">error", ">allowed"], rows)
         rows = []
         for m in data.get("measurements", []):
-            others = m["baselines"]
-            best = min(others, key=lambda name: others[name]) if others else ""
+            best, ratio = results.Measurement(**m).fastest_other or ("", None)
             rows.append([m["name"], " x ".join(f"{n:,}" for n in m["shape"].values()), m["dtype"],
                          f"{m['kernel_ms']:.4f}", f"{m['spread_ms']:.4f}",
-                         f"{others[best] / m['kernel_ms']:.3f}" if best else "", best,
-                         f"{m['error']:.1e}"])
+                         f"{ratio:.3f}" if ratio else "", best, f"{m['error']:.1e}"])
         return Table(f"Measured on {data.get('gpu', 'no GPU')}",
                      ["name", "shape", "dtype", ">ms", ">spread", ">ratio", "of the fastest other",
                       ">error"], rows,

@@ -35,7 +35,7 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
     into a file beside `out`. resume: what `out` has of an earlier run is not measured again. jobs:
     processes that compile ahead (None: one a core; 0: none). timeout: seconds a case.
     With `only`, what `out` has of the same GPU and versions stays in it.
-    Returns 0, or 1 if a case failed. Raises BadArgument for bad input.
+    Returns 0, or 1 if a case failed or a cost is above its limit. Raises BadArgument for bad input.
     """
     device = resolve_device(device)
     todo = cases.chosen(only, quick=quick, device=device, everything=everything)
@@ -86,11 +86,14 @@ def run(only: Sequence[str] = (), *, out: str | Path, device: str = "auto", quic
         tell(f"\nFAILED {case}: {answer['reason']}")
         for line in answer.get("tail", []):
             tell(f"    {line}")
+    asked, over = {case.name for case in todo}, False
     for cost in report.costs:
-        tell(f"\n{cost['name']}: {cost['seconds']:.2f} s, limit {cost['limit']:g} s "
-             f"({cost['note']})")
+        above = cost["seconds"] > cost["limit"]
+        over |= above and cost["name"] in asked
+        tell(f"\n{'ABOVE ITS LIMIT ' if above else ''}{cost['name']}: {cost['seconds']:.2f} s, "
+             f"limit {cost['limit']:g} s ({cost['note']})")
     tell(f"\n{len(todo) - len(failed)} of {len(todo)} cases in {report.seconds:.0f} s; {path}")
-    return 1 if failed else 0
+    return 1 if failed or over else 0
 
 
 def _begin(path: Path, device: str, quick: bool, part: bool, resume: bool) -> Report:

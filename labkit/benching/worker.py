@@ -94,15 +94,18 @@ def _run(request: dict[str, Any], record: Path, checks: list[dict[str, Any]]) ->
         if kind := request.get("kind"):
             reported = [request["name"]] * (
                 record.with_name(f"{kind}-{request['name']}.json").exists())
+        if request["mode"] == "check":
+            reported = [check["name"] for check in checks]
         if request["name"] in reported:
             return "done"
     if request["name"] in skipped:
         return "left out"
-    where = ", ".join(f"{cell} of {lesson}" for lesson, cell in request["places"])
-    if request["mode"] != "measure":  # a cell that times on a GPU only; a part without a shape
+    if request["mode"] == "prepare":  # a part without a shape
         return "done"
-    raise LabError(f"{where} measured nothing called {request['name']!r}; call lab.bench with "
-                   "that name there.")
+    where = ", ".join(f"{cell} of {lesson}" for lesson, cell in request["places"])
+    did = {"measure": "measured", "check": "compared"}[request["mode"]]
+    raise LabError(f"{where} {did} nothing called {request['name']!r}; call lab.bench with "
+                   "that name there, also where there is no GPU.")
 
 
 def _run_cell(lesson: str, target: str, request: dict[str, Any], checks: list[dict[str, Any]],

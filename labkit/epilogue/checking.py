@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from labkit.epilogue import finalize
@@ -25,6 +26,12 @@ ALLOWED = 1e-4
 def finished(output: Output, value: Any) -> Any:
     """A reduction's partial results [tiles, n] ended to [n]; anything else as it is."""
     return FINISH[output.how](value) if output.kind in ("col_reduce", "row_reduce") else value
+
+
+def compare_reduction(value: Any, wanted: Any, name: str) -> Comparison:
+    """`compare` for what is reduced or selected from the accumulator: ALLOWED is its limit."""
+    result = compare(value, wanted, name=name, allowed=ALLOWED)
+    return replace(result, dtype=f"a reduction in {result.dtype}")
 
 
 def random_operands(chosen: Epilogue, M: int, N: int, dtype: str = "float16", device: str = "cpu",
@@ -62,8 +69,8 @@ def check(chosen: Epilogue, expected: Callable[..., dict[str, Any]] | None = Non
     on whole tensors, which checks the kernel but not the mathematics.
     device: "auto", "gpu" or "cpu"; operands: tensors to use in place of random ones (see
     `random_operands`).
-    Returns a comparison for each output. Raises WrongAnswer where one differs, BadArgument for an
-    operand or an expected output that does not fit.
+    Returns a comparison for each output, all of them ok. Raises WrongAnswer where one differs,
+    BadArgument for an operand or an expected output that does not fit.
     """
     import torch
 
@@ -79,10 +86,10 @@ def check(chosen: Epilogue, expected: Callable[..., dict[str, Any]] | None = Non
     wanted = _expected(chosen, expected, product, given)
     results = []
     for output in chosen.outputs:
-        value = finished(output, found[output.name])
-        result = compare(value, wanted[output.name], name=f"{chosen.name}.{output.name}")
-        small = output.kind != "store" and result.error <= ALLOWED
-        if not result.ok and not small:
+        judge = compare if output.kind == "store" else compare_reduction
+        result = judge(finished(output, found[output.name]), wanted[output.name],
+                       name=f"{chosen.name}.{output.name}")
+        if not result.ok:
             raise WrongAnswer(repr(result))
         results.append(result)
     return results

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.diagnose import patterns
+from labkit.diagnose.reader import PARALLEL, THREADS, Reader
 from labkit.errors import CompileFailed, MissingTool
 
 
@@ -42,6 +44,35 @@ def compiles(gpus: tuple[str, ...], sizes: dict[str, Any], advice: str = "",
                                f"though it runs on the CPU{': ' + advice if advice else '.'}")
         return Finding(True, f"It compiles for the {' and the '.join(gpus)}.")
     return judge
+
+
+def dealt_out(sizes: dict[str, Any]) -> Figure:
+    """No serial loop goes through the elements of a fragment or stores those of a tensor: every
+    thread would walk through all of it, which the CPU run, with its one thread, cannot show. Says
+    nothing where all is well."""
+    def judge(build: Any) -> Finding:
+        program = build(**sizes)
+        said = next((finding.said for finding in patterns.find(program)
+                     if finding.pattern == "serial-fragment"), "") or _stored_serially(program)
+        return Finding(not said, said)
+    return judge
+
+
+def _stored_serially(program: Any) -> str:
+    reader = Reader(program)
+    for one in reader.statements:
+        if one.node["type"] != "tirx.BufferStore" or one.parallel:
+            continue
+        tile = reader.tile(one.node["data"]["buffer"])
+        used = set().union(*map(reader.variables, reader.items(one.node["data"]["indices"])))
+        loops = [loop for loop in one.loops if loop.kind not in (PARALLEL, THREADS)
+                 and loop.extent != 1 and loop.variable in used]
+        if tile.scope == "global" and loops:
+            names = ", ".join(loop.name for loop in loops)
+            return (f"the loop over `{names}` is a serial one: on a GPU every thread of the block "
+                    f"walks through all of it and stores each element of {tile.name} again. Use "
+                    "T.Parallel, which deals the elements out to the threads.")
+    return ""
 
 
 def fits(gpu: str, sizes: dict[str, Any]) -> Figure:

@@ -9,6 +9,7 @@ from labkit.exercises.figures import compiles, fits, no_spills, reads
 from labkit.exercises.trial import KernelCheck
 
 STEP = 32  # block_K of all three
+COLUMNS = 64  # block_N of the first two
 
 
 def randn(generator: Any, *shape: int) -> Any:
@@ -74,6 +75,12 @@ def gemm_bt(M, N, K, block_M=64, block_N=64, block_K=32, num_stages=2, dtype="fl
                 lambda s, A, B: _linear(s, A, B, (s["K"] - 1) // STEP * STEP),
             "Every step reads the first tile of B: its index along K is missing.":
                 lambda s, A, B: _linear(s, A, _first_tile_again(B)),
+            "B's two indices are swapped: its rows are columns of C, and its columns lie along K.":
+                lambda s, A, B: _by_tiles(A, B, swapped=True, turned=True),
+            "B is read as if it were K x N: its tile is block_N x block_K, and its rows are "
+            "columns of C.": lambda s, A, B: _by_tiles(A, B, swapped=True, turned=False),
+            "The tile of B is not turned: make it block_N x block_K and multiply with "
+            "transpose_B=True.": lambda s, A, B: _by_tiles(A, B, swapped=False, turned=False),
         },
         figures=(compiles(("T4", "H100"), dict(M=512, N=512, K=512)),)))
 
@@ -83,6 +90,28 @@ def _first_tile_again(B: Any) -> Any:
 
     steps = -(-B.shape[1] // STEP)
     return torch.cat([B[:, :STEP]] * steps, 1)[:, :B.shape[1]]
+
+
+def _by_tiles(A: Any, B: Any, *, swapped: bool, turned: bool) -> Any:
+    """A times what comes of B where its tiles are read from corners whose indices are `swapped`,
+    or into tiles of STEP x COLUMNS that are not `turned`. Beyond the edge of B come zeros."""
+    import torch
+
+    width = len(B)
+    steps, tiles = -(-A.shape[1] // STEP), -(-width // COLUMNS)
+    high, wide = (COLUMNS, STEP) if turned else (STEP, COLUMNS)
+    reach = max(steps, tiles) * COLUMNS + COLUMNS
+    B = torch.nn.functional.pad(B.float(), (0, reach - B.shape[1], 0, reach - B.shape[0]))
+    A = torch.nn.functional.pad(A.float(), (0, steps * STEP - A.shape[1]))
+    columns = []
+    for n in range(tiles):
+        column = 0.0
+        for k in range(steps):
+            row, left = (k * STEP, n * COLUMNS) if swapped else (n * COLUMNS, k * STEP)
+            tile = B[row:row + high, left:left + wide]
+            column = column + A[:, k * STEP:(k + 1) * STEP] @ (tile.mT if turned else tile)
+        columns.append(column)
+    return torch.cat(columns, 1)[:, :width]
 
 
 # --- 02.2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from labkit.exercises.exercise import Exercise
@@ -99,6 +101,15 @@ def gemm_bias_silu(M, N, K, block_M=64, block_N=64, block_K=32, dtype="float16")
             "The bias is missing.": lambda s, A, B, b: _silu(A.float() @ B.float()),
             "Every tile adds the bias of the first tile: add bx * block_N to its index.":
                 lambda s, A, B, b: _silu(A.float() @ B.float() + _first_tile(b).float()),
+            "The bias was added by row: it has an element for each column of C, "
+            "bias[bx * block_N + j].":
+                lambda s, A, B, b: _by_row(A, B, b, lambda row, column: row),
+            "Every tile adds the first elements of the bias, by row: each column of C has its "
+            "own, bias[bx * block_N + j].":
+                lambda s, A, B, b: _by_row(A, B, b, lambda row, column: row % 64),
+            "The bias was added by row of the tile: its index needs j, not i.":
+                lambda s, A, B, b: _by_row(
+                    A, B, b, lambda row, column: column // 64 * 64 + row % 64),
             "That is sigmoid(x): SiLU multiplies it by x.":
                 lambda s, A, B, b: (A.float() @ B.float() + b.float()).sigmoid(),
             "The activation is missing.": lambda s, A, B, b: A.float() @ B.float() + b.float(),
@@ -106,6 +117,15 @@ def gemm_bias_silu(M, N, K, block_M=64, block_N=64, block_K=32, dtype="float16")
                 lambda s, A, B, b: _silu_each_step(A, B, b),
         },
         figures=(no_spills("A100", LARGE),)))
+
+
+def _by_row(A: Any, B: Any, bias: Any, place: Callable[[Any, Any], Any]) -> Any:
+    """With the element `place`(row, column) of the bias, 0 beyond its end, at each place of C."""
+    import torch
+
+    places = place(torch.arange(len(A))[:, None], torch.arange(B.shape[1]))
+    room = torch.nn.functional.pad(bias.float(), (0, max(0, int(places.max()) + 1 - len(bias))))
+    return _silu(A.float() @ B.float() + room[places])
 
 
 def _silu_each_step(A: Any, B: Any, bias: Any, step: int = 32) -> Any:
@@ -198,6 +218,14 @@ def _halves(A: Any, W: Any) -> Any:
     return _silu(gate) * value
 
 
+def _halves_of_tiles(half: int, s: dict[str, int], A: Any, W: Any) -> Any:
+    import torch
+
+    x = A.float() @ W.float()
+    x = torch.nn.functional.pad(x, (0, -x.shape[1] % (2 * half))).unflatten(1, (-1, 2, half))
+    return (_silu(x[:, :, 0]) * x[:, :, 1]).flatten(1)[:, :s["N"]]
+
+
 PAIRS = Exercise(
     key="04.3", title="Pairs of columns", statement="epi-ex-3", answer="gemm_glu",
     stub='''
@@ -255,6 +283,9 @@ def gemm_glu(M, N, K, dtype="float16"):
                 lambda s, A, W: _glu(s, A, W[:, _swapped(s["N"])]),
             "The halves of W were paired, where neighbours belong together.":
                 lambda s, A, W: _halves(A, W),
+            **{f"Halves of the tile were paired, its columns j and {half} + j, where neighbours "
+               "belong together, 2 j and 2 j + 1.": functools.partial(_halves_of_tiles, half)
+               for half in (16, 32, 64, 128)},
             "The gate went through sigmoid alone: SiLU multiplies it by itself.":
                 lambda s, A, W: _sigmoid_gate(A, W),
             "The activation is missing: that is the product of each pair.":

@@ -47,11 +47,15 @@ class Wrong:
             return False  # too little is known where even the reference is not finite
         return compare(same, other.double()).ok
 
-    def in_last(self, axis: int) -> bool:
-        """Whether all errors lie in the last tile along an axis (0: rows, 1: columns), which is
-        not the only one."""
-        count = self.verdict.grid[axis]
-        return count > 1 and {t[axis] for t in self.verdict.bad_tiles} == {count - 1}
+    @property
+    def last_tiles(self) -> str:
+        """Where all errors lie, if that is the last tile along an axis and not the only one:
+        "row of tiles", "column of tiles" or, of a single row, "tile"; else ""."""
+        for axis, name in enumerate(("row of tiles", "column of tiles")):
+            count = self.verdict.grid[axis]
+            if count > 1 and {t[axis] for t in self.verdict.bad_tiles} == {count - 1}:
+                return "tile" if self.verdict.grid[0] == 1 else name
+        return ""
 
 
 def explain(out: Any, reference: Any, verdict: Comparison) -> str:
@@ -69,14 +73,10 @@ def _everything_nan(w: Wrong) -> str:
 
 
 def _last_tile_not_written(w: Wrong) -> str:
-    if not w.nan.any() or not bool((w.bad == w.nan).all()):
+    if not w.last_tiles or not w.nan.any() or not bool((w.bad == w.nan).all()):
         return ""
-    for axis, name in ((0, "row"), (1, "column")):
-        if w.in_last(axis):
-            tiles = "tile" if w.verdict.grid[0] == 1 else f"{name} of tiles"
-            return (f"The last {tiles} was never written: the grid or a loop rounds down where "
-                    "T.ceildiv rounds up.")
-    return ""
+    return (f"The last {w.last_tiles} was never written: the grid or a loop rounds down where "
+            "T.ceildiv rounds up.")
 
 
 def _whole_rows_nan(w: Wrong) -> str:
@@ -171,12 +171,10 @@ def _first_tile_right(w: Wrong) -> str:
 
 
 def _padding(w: Wrong) -> str:
-    for axis, name in ((0, "row"), (1, "column")):
-        if w.in_last(axis):
-            tiles = "tile" if w.verdict.grid[0] == 1 else f"{name} of tiles"
-            return (f"Only the last {tiles} is wrong, the ragged one: what lies beyond the edge "
-                    "takes part. Mask it, or guard it.")
-    return ""
+    if not w.last_tiles:
+        return ""
+    return (f"Only the last {w.last_tiles} is wrong, the ragged one: what lies beyond the edge "
+            "takes part. Mask it, or guard it.")
 
 
 def _rounding(w: Wrong) -> str:

@@ -20,7 +20,7 @@ from labkit.diagnose.matching import recognise
 from labkit.errors import LabError, first_line
 from labkit.exercises.error_map import error_map
 from labkit.exercises.exercise import Outcome, left_open
-from labkit.exercises.figures import Figure, Finding
+from labkit.exercises.figures import Figure, Finding, dealt_out
 from labkit.exercises.mistakes import Wrong, explain
 from labkit.verify import compare
 
@@ -51,7 +51,8 @@ class KernelCheck:
             return Outcome(False, (f"The answer is of type {type(answer).__name__}; pass the "
                                    "function that builds the program.",))
         wrong = first_wrong(self.cases, lambda sizes: self._at(answer, sizes))
-        return wrong or with_figures(self.cases, [_judged(f, answer) for f in self.figures])
+        figures = (dealt_out(self.cases[0]), *self.figures)
+        return wrong or with_figures(self.cases, [_judged(f, answer) for f in figures])
 
     def _at(self, answer: Any, sizes: Sizes) -> Outcome | None:
         """What is wrong at these sizes; None if nothing is."""
@@ -153,7 +154,7 @@ def with_figures(cases: Sequence[Sizes], findings: Sequence[Finding]) -> Outcome
     failed = [f for f in findings if f.ok is False]
     if failed:
         return Outcome(False, (right_at(cases), f"But {failed[0].text}"))
-    return Outcome(True, (right_at(cases), *(f.text for f in findings)))
+    return Outcome(True, (right_at(cases), *(f.text for f in findings if f.text)))
 
 
 def failure(error: BaseException, answer: Any) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit import lessons, results
+from labkit.benching import places
 from labkit.errors import LabError
 from labkit.pictures import BLUE, GREY, ORANGE, Picture, _Canvas
 from labkit.run_folder import MEASURED, RUNS
@@ -97,24 +98,28 @@ def _measured(path: Path) -> results.Recording | None:
 
 
 def _places(*recordings: results.Recording | None) -> dict[str, list[str]]:
-    """Lesson's stem -> the names of what it measures, as its cells call them."""
+    """Lesson's stem -> the names of what it measures. "dgelu_bias by hand" belongs to the first
+    lesson that defines dgelu_bias."""
     names = {m.name for r in recordings if r for m in r.measurements}
+    texts = {lesson: _code(lesson) for lesson in lessons.all_lessons()}
+    cells = places.find([lesson for lesson, text in texts.items() if text])
     found: dict[str, list[str]] = {}
-    seen: set[str] = set()
-    for lesson in lessons.all_lessons():
-        try:
-            text = "\n".join(c.source for c in lesson.notebook.cells if c.cell_type == "code")
-        except LabError:
-            text = ""
-        said = re.findall(r"lab\.bench(?:_shapes)?\(\s*f?\"(\w+)", text) + re.findall(
-            r"\"(\w+)\"", text)
-        own = [name for name in dict.fromkeys(said) if name in names - seen]
-        defined = re.findall(r"^def (\w+)\(", text, re.MULTILINE)  # "dgelu_bias by hand"
-        own += [name for name in sorted(names - seen)
-                if " by " in name and name.partition(" by ")[0] in defined]
-        found[lesson.stem] = own
-        seen.update(own)
+    left = {name for name in names - cells.keys() if " by " in name}
+    for lesson, text in texts.items():
+        defined = re.findall(r"^def (\w+)\(", text, re.MULTILINE)
+        by = [name for name in sorted(left) if name.partition(" by ")[0] in defined]
+        found[lesson.stem] = [name for name, first in cells.items()
+                              if name in names and first[0].lesson == lesson.stem] + by
+        left -= set(by)
     return found
+
+
+def _code(lesson: lessons.Lesson) -> str:
+    """All code of a lesson; empty if it cannot be read."""
+    try:
+        return "\n".join(c.source for c in lesson.notebook.cells if c.cell_type == "code")
+    except LabError:
+        return ""
 
 
 def _largest(recording: results.Recording | None, name: str) -> results.Measurement | None:
@@ -127,7 +132,7 @@ def _figures(recording: results.Recording | None, name: str) -> list[str | None]
     if m is None:
         return [None, None, None]
     return [f"{m.kernel_ms:.4f}", f"{m.floor_ms / m.kernel_ms:.0%}" if m.floor_ms else None,
-            f"{min(m.baselines.values()) / m.kernel_ms:.2f}" if m.baselines else None]
+            f"{m.fastest_other[1]:.2f}" if m.fastest_other else None]
 
 
 _LEFT, _WIDTH, _ROW = 190, 420, 26
@@ -165,8 +170,8 @@ def _bars(found: Everything) -> Picture:
             share, at = m.floor_ms / m.kernel_ms, y + 2 + place * height
             canvas.box(_LEFT, at, _WIDTH * min(share, 1.15), height, colour, colour, 0.85)
             canvas.label(_LEFT + _WIDTH + 66, at + height - 2, f"{share:.0%}", 10, "end")
-            if m.baselines:
-                other = _LEFT + _WIDTH * min(m.floor_ms / min(m.baselines.values()), 1.15)
+            if m.fastest_other:
+                other = _LEFT + _WIDTH * min(share / m.fastest_other[1], 1.15)
                 canvas.line(other, at - 1, other, at + height + 1, ORANGE, 3)
             told.append(f"{name}: {share:.0%} on {recording.gpu}")
     return canvas.done("How near each kernel comes to its floor. " + "; ".join(told) + ".")
