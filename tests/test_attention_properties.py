@@ -41,19 +41,23 @@ def attention(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: bool, p
 @given(batch=st.integers(1, 2), kv_heads=st.integers(1, 3), group=st.integers(1, 4),
        Sq=st.integers(1, 150), Sk=st.integers(1, 200), D=st.integers(1, 8).map(lambda n: 16 * n),
        causal=st.booleans(), past=st.integers(0, 120), tile=st.sampled_from(TILES),
+       ahead=st.booleans(), blocks=st.integers(1, 9),
        dtype=st.sampled_from(["float16", "bfloat16"]), fill=st.sampled_from(sorted(FILLS)),
        seed=st.integers(0, 999))
-def test_attention_equals_the_formula(batch, kv_heads, group, Sq, Sk, D, causal, past, tile, dtype,
-                                      fill, seed):
+def test_attention_equals_the_formula(batch, kv_heads, group, Sq, Sk, D, causal, past, tile, ahead,
+                                      blocks, dtype, fill, seed):
+    """ahead: of the kernel that starts scores ahead, with so many blocks that stay."""
     torch.manual_seed(seed)
     heads = kv_heads * group
     block_M, block_N, num_stages = tile
     Q, K, V = (torch.randn(batch, h, S, D) for h, S in
                ((heads, Sq), (kv_heads, Sk), (kv_heads, Sk)))
     Q, K, V = (x.to(getattr(torch, dtype)) for x in (*FILLS[fill](Q, K), V))
-    program = lab.kernel("06", "flash_attention")(
+    kernel, more = ("flash_attention_ahead", {"blocks": blocks}) if ahead else (
+        "flash_attention", {})
+    program = lab.kernel("06", kernel)(
         batch, heads, kv_heads, Sq, Sk, D, causal, past, block_M=block_M, block_N=block_N,
-        num_stages=num_stages, dtype=dtype)
+        num_stages=num_stages, dtype=dtype, **more)
     run = lab.compile(program, out_idx=-1, device="cpu", pass_configs=lab.kernel("06", "FAST_MATH"))
     lab.check(run(Q, K, V), attention(Q, K, V, causal, past), tile=(block_M, D),
               name=f"{batch} x {heads}/{kv_heads}, {Sq} x {Sk} x {D} {dtype}")

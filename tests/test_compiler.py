@@ -288,6 +288,48 @@ def test_the_program_is_not_changed():
     assert program.script() == before
 
 
+def test_a_schedule_of_warps_is_left_out():
+    """The CPU run does its statements in the order of the program, products at once."""
+    sync = T.WSSync
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float16"), B: T.Tensor((64, 32), "float16"),
+             C: T.Tensor((64, 32), "float32")):
+        with T.Kernel(1, threads=128):
+            A_tile = T.alloc_shared((64, 16), "float16")
+            B_tile = T.alloc_shared((16, 32), "float16")
+            acc = T.alloc_fragment((64, 32), "float32")
+            T.annotate_ws_schedule(T.WSSchedule(
+                num_warps=8,
+                roles=[T.WSRole("Math", warps_lo=0, warps_hi=4, max_nreg=240),
+                       T.WSRole("TMA", warps_lo=4, warps_hi=5, max_nreg=24)],
+                pipelines=[T.WSPipeline("tiles", [A_tile, B_tile], depth=2)],
+                scopes=[
+                    T.WSScope("steps", {
+                        "TMA": [sync.producer_acquire("tiles"), "load A", "load B",
+                                sync.producer_commit("tiles")],
+                        "Math": [sync.consumer_wait("tiles"), "multiply", "wait",
+                                 sync.consumer_release("tiles")]}),
+                    T.WSScope(T.WSScope.ROOT, {"TMA": ["steps"],
+                                               "Math": ["clear", "steps", "store"]})]))
+            T.fill(acc, 0, annotations={T.WSID: "clear"})
+            for k in T.Pipelined(4, num_stages=2, annotations={T.WSID: "steps"}):
+                T.copy(A[0, k * 16], A_tile, annotations={T.WSID: "load A"})
+                T.copy(B[k * 16, 0], B_tile, annotations={T.WSID: "load B"})
+                T.wgmma_gemm(A_tile, B_tile, acc, annotations={T.WSID: "multiply"})
+                with T.ws_op("wait"):
+                    T.wait_wgmma(0)
+            T.copy(acc, C, annotations={T.WSID: "store"})
+
+    A, B = make_inputs([(64, 64), (64, 32)], "float16")
+    before = main.script()
+    lab.check(lab.compile(main, out_idx=-1, device="cpu")(A, B), A.double() @ B.double(),
+              name="product")
+    assert main.script() == before
+    source = lab.cross_compile(main, "H100").source
+    assert "tl::wait_wgmma<0>" in source and "warpgroup_reg_alloc<240>" in source
+
+
 def test_outputs_start_as_nan():
     @T.prim_func
     def main(X: T.Tensor((40,), "float32"), Y: T.Tensor((40,), "float32")):

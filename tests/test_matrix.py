@@ -60,8 +60,8 @@ def _softmax(kernel, schedule, N, sm):
 
 _SOFTMAX_OPTIONS = lab.kernel("05", "FAST_MATH")
 
-def _attention(sm, D, causal):
-    return lab.kernel("06", "attention")(sm, 4, 16, 8, 4096, 4096, D, causal,
+def _attention(sm, D, causal, kernel="attention"):
+    return lab.kernel("06", kernel)(sm, 4, 16, 8, 4096, 4096, D, causal,
                                          dtype=_sixteen_bit(sm))
 
 
@@ -93,6 +93,14 @@ for _name, _D, _causal in (
 ):
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal),
+        lab.kernel("06", "FAST_MATH"), True)
+# ... and those of the kernel that starts scores ahead, on Hopper; elsewhere it is the one before
+for _name, _D, _causal in (
+    ("roles", 64, False), ("named_step", 96, True), ("flash_attention_ahead", 128, False),
+    ("attention_ahead", 128, True), ("attention_ahead, D 64 causal", 64, True),
+):
+    KERNELS["06_flash_attention", _name] = (
+        lambda sm, D=_D, causal=_causal: _attention(sm, D, causal, "attention_ahead"),
         lab.kernel("06", "FAST_MATH"), True)
 
 

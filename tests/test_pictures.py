@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -21,6 +22,7 @@ ALL = {
     "online": lambda: pictures.online_softmax([1, 3, 2, 0, 2, 1, 5], 4),
     "online_negative": lambda: pictures.online_softmax([-1.5, -3, -0.25], 1),
     "pipeline": lambda: pictures.pipeline(3),
+    "overlap": lambda: pictures.attention_overlap(3),
     "stack": lambda: pictures.stack([pictures.pipeline(1), pictures.pipeline(2)]),
 }
 
@@ -76,6 +78,27 @@ def test_pipeline_times():
                 assert copies[k][0] >= products[k - stages][1], "a copy needs a free buffer"
     ends = [pictures.pipeline_times(s, 6, 6, 3)[1][-1][1] for s in (1, 2, 3)]
     assert ends == sorted(ends, reverse=True) and ends[0] == 6 * (6 + 3)
+
+
+@pytest.mark.parametrize("terms", [0.5, 1, 3])
+@pytest.mark.parametrize("tiles", [1, 2, 5])
+def test_attention_times(tiles, terms):
+    ends = {}
+    for ahead in (False, True):
+        spans = {(what, k): (start, stop) for what, k, start, stop in
+                 pictures.attention_times(tiles, 1, terms, ahead=ahead)}
+        assert len(spans) == 3 * tiles
+        for k in range(tiles):
+            assert spans["exp", k][0] >= spans["QK", k][1], "exponentials need their scores"
+            assert spans["PV", k][0] >= spans["exp", k][1], "the product needs its terms"
+            if k:  # there is one tile of scores, and one of terms
+                assert spans["QK", k][0] >= spans["exp", k - 1][1]
+                assert spans["exp", k][0] >= spans["exp", k - 1][1]
+        cores = sorted(span for (what, _), span in spans.items() if what != "exp")
+        assert all(first[1] <= then[0] for first, then in itertools.pairwise(cores))
+        ends[ahead] = max(stop for _, stop in spans.values())
+    assert ends[False] == tiles * (2 + terms)
+    assert ends[True] == 1 + terms + (tiles - 1) * (1 + max(1, terms)) + 1
 
 
 @pytest.mark.parametrize(("scores", "tile"), [

@@ -43,12 +43,16 @@ KERNELS = {
                            "float16"),
     "06 attention": (small("06", "attention", 80, 1, 2, 2, 70, 70, 16),
                      [(1, 2, 70, 16)] * 3, "float16"),
+    "06 flash_attention_ahead": (
+        small("06", "flash_attention_ahead", 2, 2, 1, 40, 50, 16, causal=True, past=10, block_M=32,
+              block_N=16, threads=128, blocks=3), [(2, 2, 40, 16), *[(2, 1, 50, 16)] * 2],
+        "float16"),
     "08 centre": (small("08", "centre", 3, 100, width=128), [(3, 100)], "float32"),
     "08 two_products": (small("08", "two_products", 40, 50, depth=16, block_M=32, block_N=32),
                         [(40, 16), (50, 16), (50, 16)], "float16"),
 }
-# gemm_fp8 takes 8-bit numbers, which a CPU run does not have
-NOT_PROGRAMS = {"online_step", "gemm_fp8"}  # a part of flash_attention
+# Parts of attention; and gemm_fp8 takes 8-bit numbers, which a CPU run does not have.
+NOT_PROGRAMS = {"online_step", "named", "named_step", "gemm_fp8"}
 
 
 def inputs(shapes, dtype="float16"):

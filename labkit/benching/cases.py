@@ -25,6 +25,8 @@ FURTHER: dict[str, list[dict[str, Any]]] = {
     "gemm_bias_gelu": [{"M_gpu": size, "N_gpu": size, "K_gpu": size} for size in (4096, 8192)],
     "flash_attention": _ATTENTIONS,
     "flash_attention_causal": _ATTENTIONS,
+    "flash_attention_ahead": _ATTENTIONS,
+    "flash_attention_ahead_causal": _ATTENTIONS,
 }
 # Cases that compile for several shapes: so many processes prepare them.
 PARTS = {"softmax": 4, "softmax_online": 3}

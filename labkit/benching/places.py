@@ -22,7 +22,8 @@ from labkit.benching import slicing
 
 # the names that a results file has at least (labkit.results)
 NAMES = ("vector_add", "gemm", "gemm_fp8", "gemm_bias_gelu", "softmax", "flash_attention",
-         "flash_attention_causal", "gemm_swiglu", "gemm_swiglu_forward", "gemm_dswiglu",
+         "flash_attention_causal", "flash_attention_ahead", "flash_attention_ahead_causal",
+         "gemm_swiglu", "gemm_swiglu_forward", "gemm_dswiglu",
          "gemm_drms", "gemm_residual_rms", "gemm_rms_rope", "gemm_cross_entropy",
          "transformer_block", "cudnn_conv_bias_relu", "cudnn_matmul_amax", "cudnn_sdpa")
 _TIMES = {"bench", "bench_shapes"}
