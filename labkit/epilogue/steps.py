@@ -14,6 +14,8 @@ from labkit.epilogue.declare import Epilogue, Operand, Output
 LOWEST = -3.0e38
 # the hardware barrier at which TileLang 0.1.15 lets the computing threads wait for one another
 COMPUTING = 3
+# rows of a tile whose sum down a column is one partial result: those of a warp's multiplication
+GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Steps:
         for o in self.epilogue.outputs:
             shape = {"store": f"(M, {twice[o.pair]})", "select": "(M,)",
                      "col_reduce": "(T.ceildiv(N, block_N), M)",
-                     "row_reduce": "(T.ceildiv(M, rows), columns)"}[o.kind]
+                     "row_reduce": f"(T.ceildiv(M, {GROUP}), columns)"}[o.kind]
             lines.append(f'{o.name}: T.Tensor({shape}, "{self.numbers[o.name]}"),')
         return "\n".join(lines)
 
@@ -101,6 +103,7 @@ class Steps:
             lines.append(f'{name} = T.alloc_fragment({shape}, "{dtype}")')
 
         piece, row = "(rows, width)", "(rows,)"
+        grouped = f"(rows // {GROUP}, {GROUP}, width)"
         members = {False: ("part",), True: ("first", "second")}
         if self.epilogue.takes_pairs:
             fragment("acc_first", piece)
@@ -125,7 +128,7 @@ class Steps:
         for o in self.epilogue.outputs:
             kind = self.numbers[o.name]
             for member in members[o.pair]:
-                fragment(f"{o.name}_{member}", piece, kind)
+                fragment(f"{o.name}_{member}", grouped if o.kind == "row_reduce" else piece, kind)
             if o.kind == "store" and o.name not in self.home:
                 for n in range(self.sets):
                     shared(self._tile(o, n), f"(rows, {'2 * ' * o.pair}width)", kind)
@@ -135,9 +138,7 @@ class Steps:
                     for name in ("top", "before", "added"):
                         fragment(f"{o.name}_{name}", row)
             elif o.kind == "row_reduce":
-                shared(f"{o.name}_tile", piece, "float32")
-                fragment(f"{o.name}_turned", piece)
-                fragment(f"{o.name}_column", "(width,)")
+                fragment(f"{o.name}_column", f"(rows // {GROUP}, width)")
         if swizzled:
             lines.append(f"T.annotate_layout({{{', '.join(swizzled)}}})")
         return "\n".join(lines)
@@ -225,7 +226,8 @@ class Steps:
                 lines += [f"{o.name}_first[i, j] = {value}[0]",
                           f"{o.name}_second[i, j] = {value}[1]"]
             else:
-                lines.append(f"{o.name}_part[i, j] = {self._masked(o, value)}")
+                at = f"i // {GROUP}, i % {GROUP}, j" if o.kind == "row_reduce" else "i, j"
+                lines.append(f"{o.name}_part[{at}] = {self._masked(o, value)}")
         return "".join(line + "\n" for line in self._each(*lines))
 
     def _element(self, o: Operand) -> str:
@@ -264,15 +266,14 @@ class Steps:
                 lines += self._online_lse(o.name)
             else:
                 lines.append(f"T.reduce_{o.how}({o.name}_part, {o.name}_row, dim=1, clear=False)")
-        part = "by * (block_M // rows) + r" if self.plan.split else "by"
         for o in self.of("row_reduce"):
-            # through shared memory, so that a thread gets whole columns
-            lines += [f"T.copy({o.name}_part, {o.name}_tile)",
-                      f"T.copy({o.name}_tile, {o.name}_turned)",
-                      f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
-                      "for j in T.Parallel(width):",
-                      "    if column + j < columns:",
-                      f"        {o.name}[{part}, column + j] = {o.name}_column[j]"]
+            # a group's rows lie in one warp, whose threads add them up without shared memory
+            inside = " & ".join(["(column + j < columns)"] * self.plan.ragged_N
+                                + [f"(row + g * {GROUP} < M)"] * self.plan.ragged_M)
+            store = f"{o.name}[row // {GROUP} + g, column + j] = {o.name}_column[g, j]"
+            lines += [f"T.reduce_sum({o.name}_part, {o.name}_column, dim=1)",
+                      f"for g, j in T.Parallel(rows // {GROUP}, width):",
+                      *([f"    if {inside}:", f"        {store}"] if inside else [f"    {store}"])]
         return "".join(line + "\n" for line in lines)
 
     def _online_lse(self, name: str) -> list[str]:
