@@ -121,10 +121,11 @@ class Steps:
                     fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "rowvec":
                 shared(f"{o.name}_tile", f"({'2 * ' * o.pair}block_N{self.half},)", kind)
+                fragment(f"{o.name}_ahead", f"({'2 * ' * o.pair}block_N{self.half},)", kind)
             elif o.kind == "colvec":
-                shared(f"{o.name}_tile", row, kind)
+                fragment(f"{o.name}_part", row, kind)
         for name in self.epilogue.indices:
-            shared(f"{name}_tile", row, "int32")
+            fragment(f"{name}_part", row, "int32")
         for o in self.epilogue.outputs:
             kind = self.numbers[o.name]
             for member in members[o.pair]:
@@ -150,10 +151,25 @@ class Steps:
         return f"{name}_tile{number % self.sets or '' if several else ''}"
 
     def ahead(self) -> str:
-        """The first pieces of each tile operand, on their way to registers."""
-        return "".join(f"T.copy({o.name}[by * block_M, {self._start(o, n)}], "
-                       f"{o.name}_ahead{n or ''})\n"
-                       for n in range(self.plan.prefetch) for o in self.operands("tile"))
+        """What is on its way to registers while the main loop runs: the first pieces of each tile
+        operand, the vectors over columns, and those over rows where the tile is one part."""
+        lines = [f"T.copy({o.name}[by * block_M, {self._start(o, n)}], {o.name}_ahead{n or ''})"
+                 for n in range(self.plan.prefetch) for o in self.operands("tile")]
+        lines += [f"T.copy({o.name}[{self._start(o)}], {o.name}_ahead)"
+                  for o in self.operands("rowvec")]
+        if not self.plan.split:
+            lines += ["row = by * block_M", *self._of_rows()]
+        return "".join(line + "\n" for line in lines)
+
+    def _of_rows(self) -> list[str]:
+        """Each thread takes the values of its own rows."""
+        return [f"T.copy({name}[row], {name}_part)"
+                for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices)]
+
+    def across(self) -> str:
+        """The vectors over columns to shared memory, once a tile."""
+        return "".join(f"T.copy({o.name}_ahead, {o.name}_tile)\n"
+                       for o in self.operands("rowvec"))
 
     def _start(self, o: Operand, pieces: int = 0) -> str:
         """Where a block's columns of an operand begin, `pieces` pieces further on."""
@@ -163,12 +179,8 @@ class Steps:
         return start + (f" + {pieces} * {'2 * ' * o.pair}width" if pieces else "")
 
     def before(self) -> str:
-        """What a tile needs once: vectors in shared memory, row results at their start."""
-        lines = []
-        for o in self.operands("rowvec"):
-            lines.append(f"T.copy({o.name}[{self._start(o)}], {o.name}_tile)")
-        for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
-            lines.append(f"T.copy({name}[row], {name}_tile)")
+        """What a part of a tile needs once: its rows' vectors, row results at their start."""
+        lines = self._of_rows() if self.plan.split else []
         for o in self.of("col_reduce"):
             start = LOWEST if o.how == "max" else 0.0
             lines.append(f"T.fill({o.name}_row, {start})")
@@ -238,7 +250,7 @@ class Steps:
             found = ([f"{o.name}_first[i, j]", f"{o.name}_second[i, j]"] if o.pair
                      else [f"{o.name}_part[i, j]"])
         elif o.kind == "colvec":
-            found = [f"{o.name}_tile[i]"]
+            found = [f"{o.name}_part[i]"]
         else:
             found = ([f"{o.name}_tile[place({at}, 0)]", f"{o.name}_tile[place({at}, 1)]"]
                      if o.pair else [f"{o.name}_tile[{at}]"])
@@ -258,7 +270,7 @@ class Steps:
     def reduce(self) -> str:
         lines = []
         for o in self.of("select"):
-            lines += self._each(f"if {o.how}_tile[i] == column + j:",
+            lines += self._each(f"if {o.how}_part[i] == column + j:",
                                 "    if (row + i < M) & (column + j < columns):",
                                 f"        {o.name}[row + i] = {o.name}_part[i, j]")
         for o in self.of("col_reduce"):
