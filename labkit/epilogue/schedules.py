@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from labkit.epilogue.steps import GROUP
+
 if TYPE_CHECKING:
     from labkit.epilogue.declare import Epilogue, Operand, Output
 
@@ -112,12 +114,10 @@ def shared_bytes(chosen: Epilogue | None, knobs: dict[str, Any]) -> int:
                 free.remove((o.pair, o.dtype))
                 total -= of_piece(o)
         elif o.kind == "row_reduce":
-            total += 4 * rows * knobs["piece"] // half
+            total += 4 * rows // GROUP * knobs["piece"] // half
     for o in chosen.operands:
         if o.kind == "tile":
             total += of_piece(o)
         elif o.kind == "rowvec":
             total += (4 if o.dtype == "float32" else 2) * (1 + o.pair) * knobs["block_N"] // half
-        elif o.kind == "colvec":
-            total += 4 * rows
-    return total + 4 * rows * len(chosen.indices)
+    return total

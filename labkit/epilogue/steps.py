@@ -14,7 +14,7 @@ from labkit.epilogue.declare import Epilogue, Operand, Output
 LOWEST = -3.0e38
 # the hardware barrier at which TileLang 0.1.15 lets the computing threads wait for one another
 COMPUTING = 3
-# rows of a tile whose sum down a column is one partial result: those of a warp's multiplication
+# rows that lie in one warp on every architecture: their sum down a column needs no shared memory
 GROUP = 16
 
 
@@ -88,7 +88,7 @@ class Steps:
         for o in self.epilogue.outputs:
             shape = {"store": f"(M, {twice[o.pair]})", "select": "(M,)",
                      "col_reduce": "(T.ceildiv(N, block_N), M)",
-                     "row_reduce": f"(T.ceildiv(M, {GROUP}), columns)"}[o.kind]
+                     "row_reduce": "(T.ceildiv(M, rows), columns)"}[o.kind]
             lines.append(f'{o.name}: T.Tensor({shape}, "{self.numbers[o.name]}"),')
         return "\n".join(lines)
 
@@ -103,7 +103,7 @@ class Steps:
             lines.append(f'{name} = T.alloc_fragment({shape}, "{dtype}")')
 
         piece, row = "(rows, width)", "(rows,)"
-        grouped = f"(rows // {GROUP}, {GROUP}, width)"
+        groups, grouped = f"(rows // {GROUP}, width)", f"(rows // {GROUP}, {GROUP}, width)"
         members = {False: ("part",), True: ("first", "second")}
         if self.epilogue.takes_pairs:
             fragment("acc_first", piece)
@@ -139,7 +139,9 @@ class Steps:
                     for name in ("top", "before", "added"):
                         fragment(f"{o.name}_{name}", row)
             elif o.kind == "row_reduce":
-                fragment(f"{o.name}_column", f"(rows // {GROUP}, width)")
+                fragment(f"{o.name}_column", groups)
+                shared(f"{o.name}_tile", groups, "float32")
+                fragment(f"{o.name}_total", "(width,)")
         if swizzled:
             lines.append(f"T.annotate_layout({{{', '.join(swizzled)}}})")
         return "\n".join(lines)
@@ -279,13 +281,9 @@ class Steps:
             else:
                 lines.append(f"T.reduce_{o.how}({o.name}_part, {o.name}_row, dim=1, clear=False)")
         for o in self.of("row_reduce"):
-            # a group's rows lie in one warp, whose threads add them up without shared memory
-            inside = " & ".join(["(column + j < columns)"] * self.plan.ragged_N
-                                + [f"(row + g * {GROUP} < M)"] * self.plan.ragged_M)
-            store = f"{o.name}[row // {GROUP} + g, column + j] = {o.name}_column[g, j]"
+            # a group's rows lie in one warp, whose threads add them up by shuffles
             lines += [f"T.reduce_sum({o.name}_part, {o.name}_column, dim=1)",
-                      f"for g, j in T.Parallel(rows // {GROUP}, width):",
-                      *([f"    if {inside}:", f"        {store}"] if inside else [f"    {store}"])]
+                      f"T.copy({o.name}_column, {o.name}_tile)"]
         return "".join(line + "\n" for line in lines)
 
     def _online_lse(self, name: str) -> list[str]:
@@ -319,6 +317,15 @@ class Steps:
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
             lines.append(f"{copy}({self._tile(o, number)}, {o.name}[row, {start}])")
+        part = "by * (block_M // rows) + r" if self.plan.split else "by"
+        for o in self.of("row_reduce"):
+            # here, as the threads have waited for one another's stores already
+            lines += ["for j in T.Parallel(width):",
+                      f"    {o.name}_total[j] = {o.name}_tile[0, j]",
+                      f"    for i in T.unroll(rows // {GROUP} - 1):",
+                      f"        {o.name}_total[j] += {o.name}_tile[i + 1, j]",
+                      "    if column + j < columns:",
+                      f"        {o.name}[{part}, column + j] = {o.name}_total[j]"]
         return "".join(line + "\n" for line in lines)
 
     def after(self) -> str:
