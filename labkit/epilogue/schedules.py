@@ -78,9 +78,6 @@ def _hopper(chosen: Epilogue | None) -> list[dict[str, Any]]:
     tiles = [o for o in operands if o.kind == "tile"]
     halved = chosen is not None and chosen.takes_pairs and not any(o.pair for o in outputs)
     stores = [ONE | dict(piece=64, in_flight=2), ONE | dict(piece=32, in_flight=2)]
-    if any(o.kind == "row_reduce" for o in outputs):
-        return [TWO | dict(piece=32, prefetch=2, in_flight=1),
-                TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
     if any(o.pair for o in tiles):
         return [TWO | dict(piece=64, prefetch=1, in_flight=1),
                 TWO | dict(piece=64, prefetch=1, in_flight=1, in_place=True),
