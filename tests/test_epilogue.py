@@ -400,7 +400,7 @@ def test_the_schedule_that_is_recorded_is_the_one_that_runs(monkeypatch, K):
     monkeypatch.setattr(lab, "compile", lambda program, **_: program)
 
     class Builder:
-        out_idx = [-1]
+        out_idx = (-1,)
 
         def __call__(self, M, N, K, dtype, transpose_B, **knobs):
             ran.append(knobs)

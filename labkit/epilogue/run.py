@@ -47,7 +47,7 @@ def own_schedule(chosen: Epilogue, N: int, K: int, dtype: str, device: str) -> d
     if device == "cpu":
         return dict(CPU)
     if not _for_the_copy_engine(chosen, N, K, dtype):
-        return _that_runs(plain_schedule(_sm(), chosen, dtype), K)
+        return _that_runs(plain_schedule(_sm(), dtype), K)
     knobs = schedule(_sm(), chosen, dtype)
     if "blocks" in knobs:
         gpu = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -54,17 +54,14 @@ def schedule(sm: int, chosen: Epilogue | None = None, dtype: str = "bfloat16") -
         for knobs in _hopper(chosen):
             if shared_bytes(chosen, knobs) <= SHARED // knobs["per_sm"] - LOST:
                 return knobs
-    return plain_schedule(sm, chosen, dtype)
+    return plain_schedule(sm, dtype)
 
 
-def plain_schedule(sm: int, chosen: Epilogue | None = None,
-                   dtype: str = "bfloat16") -> dict[str, Any]:
+def plain_schedule(sm: int, dtype: str = "bfloat16") -> dict[str, Any]:
     """The same without blocks that stay: also for matrices that Hopper's copies do not take."""
     knobs = dict(SCHEDULES[_listed(sm)])
     if (_listed(sm), dtype) == (90, "float32"):
         knobs["block_K"] = 32
-    if sm < 80 and chosen and any(o.kind == "row_reduce" for o in chosen.outputs):
-        knobs["piece"] = 16  # its float32 tile must fit the 64 KiB of a block, too
     return knobs
 
 

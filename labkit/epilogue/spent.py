@@ -83,7 +83,7 @@ NO_TIMES = "No times: there is no GPU in this run, and none were recorded yet."
 
 def of_each(name: str, here: Any, steps: dict[str, Callable[[], Any]],
             title: str) -> MeasuredTable | None:
-    """A table of each step's kinds, measured interleaved on a GPU and kept as `name`; without a GPU the
+    """A table of each step's kinds, measured in turn on a GPU and kept as `name`; without a GPU the
     recorded one, None if there is none. here: the result of `lab.here`. title: with the sizes."""
     def rows() -> list[list[Any]]:
         return [[arm, *parts.values(), kernels]
