@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -395,5 +396,35 @@ def test_schedules_for_hopper_fit_shared_memory(name):
     knobs = schedule(90, chosen)
     assert knobs["blocks"], "none of the schedules with blocks that stay fitted"
     program = gemm(chosen)(8192, 4096, 4096, dtype="bfloat16", transpose_B=True, **knobs)
-    shared = lab.cross_compile(program, "H100", pass_configs=OPTIONS).shared_bytes
-    assert 0 <= shared - shared_bytes(chosen, knobs) <= 1024  # each tile starts on a boundary
+    found = lab.cross_compile(program, "H100", pass_configs=OPTIONS)
+    spare = found.shared_bytes - shared_bytes(chosen, knobs)
+    assert 0 <= spare <= 1024  # each tile starts on a boundary
+    # sums are added up inside a warp: across warps each step would cost two barriers
+    assert all(int(n) <= 32 for n in re.findall(r"AllReduce<[\w:]+, (\d+)", found.source))
+
+
+@pytest.mark.parametrize("K", [64, 128])
+def test_the_schedule_that_is_recorded_is_the_one_that_runs(monkeypatch, K):
+    """At 64 a Hopper schedule has one step along K, and loses what needs several."""
+    from labkit.epilogue import run as module
+
+    ran = []
+    monkeypatch.setattr(module, "_sm", lambda: 90)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties",
+                        lambda _: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(module, "gemm", lambda chosen: Builder())
+    monkeypatch.setattr(lab, "compile", lambda program, **_: program)
+
+    class Builder:
+        out_idx = (-1,)
+
+        def __call__(self, M, N, K, dtype, transpose_B, **knobs):
+            ran.append(knobs)
+
+    chosen = catalogue.residual_rms
+    recorded = module.own_schedule(chosen, 256, K, "bfloat16", "cuda")
+    for knobs in (None, tuple(recorded.items())):
+        module._compiled.__wrapped__(chosen, 256, 256, K, "bfloat16", True, "cuda", knobs)
+    assert ran == [recorded, recorded]
+    assert bool(recorded["per_sm"]) == bool(recorded["in_flight"]) == (K > 64)

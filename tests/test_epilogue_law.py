@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -103,6 +104,38 @@ def test_times_are_added_up_for_one_step():
     assert kernels == 3
     with pytest.raises(LabError, match="saw no kernel"):
         spent.add_up([], 5)
+
+
+def test_the_steps_of_a_table_are_profiled_in_turn(monkeypatch):
+    """With a profiler that is made up: each step's one kernel takes as long as its name says."""
+    calls = []
+
+    class Profiler:
+        def __init__(self, **_):
+            pass
+
+        def __enter__(self):
+            self.before = len(calls)
+            return self
+
+        def __exit__(self, *_):
+            self.ran = calls[self.before:]
+
+        def events(self):
+            return [SimpleNamespace(name="nvjet", device_type=torch.autograd.DeviceType.CUDA,
+                                    time_range=SimpleNamespace(elapsed_us=lambda c=c: 1e3 * c))
+                    for c in self.ran]
+
+    monkeypatch.setattr(torch.profiler, "profile", Profiler)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(spent, "table_of", lambda name, here, measure, **_: measure())
+    steps = {str(n): (lambda n=n: calls.append(n)) for n in (1, 2, 4)}
+    rows = spent.of_each("made_up", None, steps, "made up")
+    assert [[row[0], row[1], row[-1]] for row in rows] == [["1", 1, 1], ["2", 2, 1], ["4", 4, 1]]
+    order = [n for i, n in enumerate(calls) if i == 0 or calls[i - 1] != n]
+    turns = len(order) // 3
+    assert turns >= spent._REPEATS
+    assert all(set(order[3 * i:3 * i + 3]) == {1, 2, 4} for i in range(1, turns))
 
 
 # --- pictures

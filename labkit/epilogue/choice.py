@@ -72,19 +72,38 @@ def everything_fused() -> Iterator[None]:
         _all_fused = before
 
 
+def _ended(way: Callable[..., dict[str, Any]], chosen: Epilogue, *given: Any,
+           **operands: Any) -> dict[str, Any]:
+    """What `way` returns, its reductions ended, as whoever reads them has to end them."""
+    found = way(chosen, *given, **operands)
+    return found | {o.name: _finish(o.how, found[o.name].is_cuda)(found[o.name])
+                    for o in chosen.outputs if o.kind in ("col_reduce", "row_reduce")}
+
+
+@functools.cache
+def _finish(how: str, compiled: bool) -> Callable[[Any], Any]:
+    import torch
+
+    from labkit.epilogue.checking import FINISH
+
+    return torch.compile(FINISH[how]) if compiled else FINISH[how]
+
+
 COLUMNS = ("epilogue", ">M x N x K", ">fused, ms", ">cuBLAS + a kernel, ms", ">ratio", "kept")
 EPILOGUE, KERNEL = "the epilogue", "cuBLAS + a kernel"
 
 
 def choose(products: list[Product], dtype: Any) -> list[list[Any]]:
-    """Times each product both ways on the GPU that is there, interleaved, on random tensors, and
-    keeps the faster way for `product`. Returns rows of `COLUMNS`. Raises NeedsGPU."""
+    """Times each product both ways on the GPU that is there, interleaved, on random tensors, each
+    with the kernels that end its reductions, and keeps the faster way for `product`. Returns rows
+    of `COLUMNS`. Raises NeedsGPU."""
     from labkit.benchmark import time_each
 
     rows = []
     for chosen, M, N, K, transpose_B in dict.fromkeys(products):
         A, B, operands = _tensors(chosen, M, N, K, transpose_B, dtype)
-        times = time_each({name: functools.partial(way, chosen, A, B, transpose_B, **operands)
+        times = time_each({name: functools.partial(_ended, way, chosen, A, B, transpose_B,
+                                                   **operands)
                            for name, way in ((EPILOGUE, matmul), (KERNEL, separate))}, 100)
         fused, two = times[EPILOGUE].median, times[KERNEL].median
         entry = (chosen, M, N, K, transpose_B, dtype, "cuda")

@@ -251,7 +251,7 @@ def _kind(value: Any) -> str:
 
 
 # the generated program makes its own names from these
-_ENDINGS = ("tile", "part", "first", "second", "ahead", "row", "column", "turned", "top", "before",
+_ENDINGS = ("tile", "part", "first", "second", "ahead", "row", "column", "total", "top", "before",
             "added")
 
 

@@ -19,7 +19,7 @@ from labkit import parsing
 from labkit.epilogue import pairs
 from labkit.epilogue.declare import Epilogue, epilogue
 from labkit.epilogue.program import source as program_source
-from labkit.epilogue.steps import Plan
+from labkit.epilogue.steps import GROUP, Plan
 from labkit.errors import BadArgument
 
 KNOBS = dict(block_M=128, block_N=128, block_K=32, num_stages=2, threads=128, panel=10,
@@ -136,6 +136,9 @@ class Gemm:
         if knobs["block_M"] % knobs["rows"]:
             raise BadArgument(f"rows is {knobs['rows']}; give a number that divides block_M = "
                               f"{knobs['block_M']}, or 0 for all of it.")
+        if knobs["rows"] % GROUP and any(o.kind == "row_reduce" for o in self.epilogue.outputs):
+            raise BadArgument(f"rows is {knobs['rows']}, but {self.epilogue.name} sums over rows; "
+                              f"give a multiple of {GROUP}.")
         pieces = knobs["block_N"] // knobs["piece"]
         tiles = any(o.kind == "tile" for o in self.epilogue.operands)
         turns = math.lcm(max(1, knobs["in_flight"]), max(1, knobs["prefetch"] * tiles))

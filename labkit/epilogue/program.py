@@ -61,9 +61,7 @@ def source(epilogue: Epilogue, name: str, plan: Plan) -> str:
     if plan.split:
         part = ("for r in T.unroll(block_M // rows):\n"
                 + _indent("row = by * block_M + r * rows\n" + part, 1))
-    else:
-        part = "row = by * block_M\n" + part
-    tile = steps.ahead() + loop + part
+    tile = steps.ahead() + loop + steps.across() + part
     text += _indent(REGISTERS * plan.registers + steps.allocations(), 2)
     if plan.persistent:
         tile = ("for by, bx in T.Persistent([T.ceildiv(M, block_M), T.ceildiv(N, block_N)], "

@@ -47,12 +47,22 @@ def own_schedule(chosen: Epilogue, N: int, K: int, dtype: str, device: str) -> d
     if device == "cpu":
         return dict(CPU)
     if not _for_the_copy_engine(chosen, N, K, dtype):
-        return plain_schedule(_sm(), chosen, dtype)
+        return _that_runs(plain_schedule(_sm(), dtype), K)
     knobs = schedule(_sm(), chosen, dtype)
     if "blocks" in knobs:
         gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
         knobs["blocks"] = gpu.multi_processor_count * max(1, knobs["per_sm"])
-    return knobs
+    return _that_runs(knobs, K)
+
+
+def _one_step(knobs: dict[str, Any], K: int) -> bool:
+    return knobs.get("block_K", KNOBS["block_K"]) >= K
+
+
+def _that_runs(knobs: dict[str, Any], K: int) -> dict[str, Any]:
+    """A GPU's schedule without the knobs that need several steps along K, where there is one."""
+    return knobs | {knob: 0 for knob in ("per_sm", "in_flight")
+                    if knob in knobs and _one_step(knobs, K)}
 
 
 def _sm() -> int:
@@ -125,11 +135,11 @@ def _compiled(chosen: Epilogue, M: int, N: int, K: int, dtype: str, transpose_B:
 
     chosen_knobs = own_schedule(chosen, N, K, dtype, device) if knobs is None else dict(knobs)
     options = OPTIONS
-    if device != "cpu" and chosen_knobs.get("block_K", KNOBS["block_K"]) >= K:
-        # one step along K: a producer warp of its own has nothing to run ahead of, and such
-        # kernels were reported to hang on an H100 (tile-ai/tilelang #2566)
+    if device != "cpu" and _one_step(chosen_knobs, K):
+        # a producer warp of its own has nothing to run ahead of, and such kernels were reported to
+        # hang on an H100 (tile-ai/tilelang #2566)
         options = OPTIONS | {"tl.disable_warp_specialized": True}
-        chosen_knobs |= dict(per_sm=0, in_flight=0)
+        chosen_knobs = _that_runs(chosen_knobs, K)
     builder = gemm(chosen)
     return lab.compile(builder(M, N, K, dtype=dtype, transpose_B=transpose_B, **chosen_knobs),
                        out_idx=builder.out_idx, device="cpu" if device == "cpu" else "gpu",

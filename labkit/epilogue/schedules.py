@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from labkit.epilogue.steps import GROUP
+
 if TYPE_CHECKING:
     from labkit.epilogue.declare import Epilogue, Operand, Output
 
@@ -52,17 +54,14 @@ def schedule(sm: int, chosen: Epilogue | None = None, dtype: str = "bfloat16") -
         for knobs in _hopper(chosen):
             if shared_bytes(chosen, knobs) <= SHARED // knobs["per_sm"] - LOST:
                 return knobs
-    return plain_schedule(sm, chosen, dtype)
+    return plain_schedule(sm, dtype)
 
 
-def plain_schedule(sm: int, chosen: Epilogue | None = None,
-                   dtype: str = "bfloat16") -> dict[str, Any]:
+def plain_schedule(sm: int, dtype: str = "bfloat16") -> dict[str, Any]:
     """The same without blocks that stay: also for matrices that Hopper's copies do not take."""
     knobs = dict(SCHEDULES[_listed(sm)])
     if (_listed(sm), dtype) == (90, "float32"):
         knobs["block_K"] = 32
-    if sm < 80 and chosen and any(o.kind == "row_reduce" for o in chosen.outputs):
-        knobs["piece"] = 16  # its float32 tile must fit the 64 KiB of a block, too
     return knobs
 
 
@@ -76,9 +75,6 @@ def _hopper(chosen: Epilogue | None) -> list[dict[str, Any]]:
     tiles = [o for o in operands if o.kind == "tile"]
     halved = chosen is not None and chosen.takes_pairs and not any(o.pair for o in outputs)
     stores = [ONE | dict(piece=64, in_flight=2), ONE | dict(piece=32, in_flight=2)]
-    if any(o.kind == "row_reduce" for o in outputs):
-        return [TWO | dict(piece=32, prefetch=2, in_flight=1),
-                TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
     if any(o.pair for o in tiles):
         return [TWO | dict(piece=64, prefetch=1, in_flight=1),
                 TWO | dict(piece=64, prefetch=1, in_flight=1, in_place=True),
@@ -112,12 +108,10 @@ def shared_bytes(chosen: Epilogue | None, knobs: dict[str, Any]) -> int:
                 free.remove((o.pair, o.dtype))
                 total -= of_piece(o)
         elif o.kind == "row_reduce":
-            total += 4 * rows * knobs["piece"] // half
+            total += 4 * rows // GROUP * knobs["piece"] // half
     for o in chosen.operands:
         if o.kind == "tile":
             total += of_piece(o)
         elif o.kind == "rowvec":
             total += (4 if o.dtype == "float32" else 2) * (1 + o.pair) * knobs["block_N"] // half
-        elif o.kind == "colvec":
-            total += 4 * rows
-    return total + 4 * rows * len(chosen.indices)
+    return total

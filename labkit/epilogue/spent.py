@@ -34,19 +34,37 @@ def kind(kernel: str) -> str:
 def measure(step: Callable[[], Any]) -> tuple[dict[str, float], int]:
     """Milliseconds of one call of `step` on the GPU by kind, and how many kernels it launches.
     Raises LabError if the profiler sees no kernel."""
+    return measure_each({"": step})[""]
+
+
+def measure_each(steps: dict[str, Callable[[], Any]]) -> dict[str, tuple[dict[str, float], int]]:
+    """What `measure` returns for each step, interleaved: every round profiles each step once, so a
+    change of the clock meets them all, and each round starts with another one."""
+    names = list(steps)
+    found: dict[str, list[tuple[str, float]]] = {name: [] for name in names}
+    for step in steps.values():
+        for _ in range(2):
+            step()  # compiles, fills caches
+    for turn in range(_REPEATS):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            found[name] += _kernels(steps[name])
+    return {name: add_up(events, _REPEATS) for name, events in found.items()}
+
+
+def _kernels(step: Callable[[], Any]) -> list[tuple[str, float]]:
+    """The kernels of one call of a step, after a call that is not looked at: name, microseconds."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    for _ in range(3):
-        step()
+    step()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(_REPEATS):
-            step()
+        step()
         torch.cuda.synchronize()
-    return add_up([(e.name, e.time_range.elapsed_us()) for e in profiler.events()
-                   if e.device_type == torch.autograd.DeviceType.CUDA
-                   and not getattr(e, "is_user_annotation", False)], _REPEATS)
+    return [(e.name, e.time_range.elapsed_us()) for e in profiler.events()
+            if e.device_type == torch.autograd.DeviceType.CUDA
+            and not getattr(e, "is_user_annotation", False)]
 
 
 def add_up(events: list[tuple[str, float]], repeats: int) -> tuple[dict[str, float], int]:
@@ -65,11 +83,11 @@ NO_TIMES = "No times: there is no GPU in this run, and none were recorded yet."
 
 def of_each(name: str, here: Any, steps: dict[str, Callable[[], Any]],
             title: str) -> MeasuredTable | None:
-    """A table of each step's kinds, measured on a GPU and kept as `name`; without a GPU the
+    """A table of each step's kinds, measured in turn on a GPU and kept as `name`; without a GPU the
     recorded one, None if there is none. here: the result of `lab.here`. title: with the sizes."""
     def rows() -> list[list[Any]]:
-        found = {arm: measure(step) for arm, step in steps.items()}
-        return [[arm, *parts.values(), kernels] for arm, (parts, kernels) in found.items()]
+        return [[arm, *parts.values(), kernels]
+                for arm, (parts, kernels) in measure_each(steps).items()]
 
     return table_of(name, here, title=title, measure=rows,
                     columns=["step", *(f">{kind}, ms" for kind in KINDS), ">kernels"],

@@ -14,6 +14,8 @@ from labkit.epilogue.declare import Epilogue, Operand, Output
 LOWEST = -3.0e38
 # the hardware barrier at which TileLang 0.1.15 lets the computing threads wait for one another
 COMPUTING = 3
+# rows that lie in one warp on every architecture: their sum down a column needs no shared memory
+GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Steps:
             lines.append(f'{name} = T.alloc_fragment({shape}, "{dtype}")')
 
         piece, row = "(rows, width)", "(rows,)"
+        groups, grouped = f"(rows // {GROUP}, width)", f"(rows // {GROUP}, {GROUP}, width)"
         members = {False: ("part",), True: ("first", "second")}
         if self.epilogue.takes_pairs:
             fragment("acc_first", piece)
@@ -118,14 +121,15 @@ class Steps:
                     fragment(f"{o.name}_{member}", piece, kind)
             elif o.kind == "rowvec":
                 shared(f"{o.name}_tile", f"({'2 * ' * o.pair}block_N{self.half},)", kind)
+                fragment(f"{o.name}_ahead", f"({'2 * ' * o.pair}block_N{self.half},)", kind)
             elif o.kind == "colvec":
-                shared(f"{o.name}_tile", row, kind)
+                fragment(f"{o.name}_part", row, kind)
         for name in self.epilogue.indices:
-            shared(f"{name}_tile", row, "int32")
+            fragment(f"{name}_part", row, "int32")
         for o in self.epilogue.outputs:
             kind = self.numbers[o.name]
             for member in members[o.pair]:
-                fragment(f"{o.name}_{member}", piece, kind)
+                fragment(f"{o.name}_{member}", grouped if o.kind == "row_reduce" else piece, kind)
             if o.kind == "store" and o.name not in self.home:
                 for n in range(self.sets):
                     shared(self._tile(o, n), f"(rows, {'2 * ' * o.pair}width)", kind)
@@ -135,9 +139,9 @@ class Steps:
                     for name in ("top", "before", "added"):
                         fragment(f"{o.name}_{name}", row)
             elif o.kind == "row_reduce":
-                shared(f"{o.name}_tile", piece, "float32")
-                fragment(f"{o.name}_turned", piece)
-                fragment(f"{o.name}_column", "(width,)")
+                fragment(f"{o.name}_column", groups)
+                shared(f"{o.name}_tile", groups, "float32")
+                fragment(f"{o.name}_total", "(width,)")
         if swizzled:
             lines.append(f"T.annotate_layout({{{', '.join(swizzled)}}})")
         return "\n".join(lines)
@@ -149,10 +153,25 @@ class Steps:
         return f"{name}_tile{number % self.sets or '' if several else ''}"
 
     def ahead(self) -> str:
-        """The first pieces of each tile operand, on their way to registers."""
-        return "".join(f"T.copy({o.name}[by * block_M, {self._start(o, n)}], "
-                       f"{o.name}_ahead{n or ''})\n"
-                       for n in range(self.plan.prefetch) for o in self.operands("tile"))
+        """What is on its way to registers while the main loop runs: the first pieces of each tile
+        operand, the vectors over columns, and those over rows where the tile is one part."""
+        lines = [f"T.copy({o.name}[by * block_M, {self._start(o, n)}], {o.name}_ahead{n or ''})"
+                 for n in range(self.plan.prefetch) for o in self.operands("tile")]
+        lines += [f"T.copy({o.name}[{self._start(o)}], {o.name}_ahead)"
+                  for o in self.operands("rowvec")]
+        if not self.plan.split:
+            lines += ["row = by * block_M", *self._of_rows()]
+        return "".join(line + "\n" for line in lines)
+
+    def _of_rows(self) -> list[str]:
+        """Each thread takes the values of its own rows."""
+        return [f"T.copy({name}[row], {name}_part)"
+                for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices)]
+
+    def across(self) -> str:
+        """The vectors over columns to shared memory, once a tile."""
+        return "".join(f"T.copy({o.name}_ahead, {o.name}_tile)\n"
+                       for o in self.operands("rowvec"))
 
     def _start(self, o: Operand, pieces: int = 0) -> str:
         """Where a block's columns of an operand begin, `pieces` pieces further on."""
@@ -162,12 +181,8 @@ class Steps:
         return start + (f" + {pieces} * {'2 * ' * o.pair}width" if pieces else "")
 
     def before(self) -> str:
-        """What a tile needs once: vectors in shared memory, row results at their start."""
-        lines = []
-        for o in self.operands("rowvec"):
-            lines.append(f"T.copy({o.name}[{self._start(o)}], {o.name}_tile)")
-        for name in [o.name for o in self.operands("colvec")] + list(self.epilogue.indices):
-            lines.append(f"T.copy({name}[row], {name}_tile)")
+        """What a part of a tile needs once: its rows' vectors, row results at their start."""
+        lines = self._of_rows() if self.plan.split else []
         for o in self.of("col_reduce"):
             start = LOWEST if o.how == "max" else 0.0
             lines.append(f"T.fill({o.name}_row, {start})")
@@ -225,7 +240,8 @@ class Steps:
                 lines += [f"{o.name}_first[i, j] = {value}[0]",
                           f"{o.name}_second[i, j] = {value}[1]"]
             else:
-                lines.append(f"{o.name}_part[i, j] = {self._masked(o, value)}")
+                at = f"i // {GROUP}, i % {GROUP}, j" if o.kind == "row_reduce" else "i, j"
+                lines.append(f"{o.name}_part[{at}] = {self._masked(o, value)}")
         return "".join(line + "\n" for line in self._each(*lines))
 
     def _element(self, o: Operand) -> str:
@@ -236,7 +252,7 @@ class Steps:
             found = ([f"{o.name}_first[i, j]", f"{o.name}_second[i, j]"] if o.pair
                      else [f"{o.name}_part[i, j]"])
         elif o.kind == "colvec":
-            found = [f"{o.name}_tile[i]"]
+            found = [f"{o.name}_part[i]"]
         else:
             found = ([f"{o.name}_tile[place({at}, 0)]", f"{o.name}_tile[place({at}, 1)]"]
                      if o.pair else [f"{o.name}_tile[{at}]"])
@@ -256,7 +272,7 @@ class Steps:
     def reduce(self) -> str:
         lines = []
         for o in self.of("select"):
-            lines += self._each(f"if {o.how}_tile[i] == column + j:",
+            lines += self._each(f"if {o.how}_part[i] == column + j:",
                                 "    if (row + i < M) & (column + j < columns):",
                                 f"        {o.name}[row + i] = {o.name}_part[i, j]")
         for o in self.of("col_reduce"):
@@ -264,15 +280,10 @@ class Steps:
                 lines += self._online_lse(o.name)
             else:
                 lines.append(f"T.reduce_{o.how}({o.name}_part, {o.name}_row, dim=1, clear=False)")
-        part = "by * (block_M // rows) + r" if self.plan.split else "by"
         for o in self.of("row_reduce"):
-            # through shared memory, so that a thread gets whole columns
-            lines += [f"T.copy({o.name}_part, {o.name}_tile)",
-                      f"T.copy({o.name}_tile, {o.name}_turned)",
-                      f"T.reduce_sum({o.name}_turned, {o.name}_column, dim=0)",
-                      "for j in T.Parallel(width):",
-                      "    if column + j < columns:",
-                      f"        {o.name}[{part}, column + j] = {o.name}_column[j]"]
+            # a group's rows lie in one warp, whose threads add them up by shuffles
+            lines += [f"T.reduce_sum({o.name}_part, {o.name}_column, dim=1)",
+                      f"T.copy({o.name}_column, {o.name}_tile)"]
         return "".join(line + "\n" for line in lines)
 
     def _online_lse(self, name: str) -> list[str]:
@@ -306,6 +317,15 @@ class Steps:
         for o in self.of("store"):
             start = "2 * column" if o.pair else "column"
             lines.append(f"{copy}({self._tile(o, number)}, {o.name}[row, {start}])")
+        part = "by * (block_M // rows) + r" if self.plan.split else "by"
+        for o in self.of("row_reduce"):
+            # here, as the threads have waited for one another's stores already
+            lines += ["for j in T.Parallel(width):",
+                      f"    {o.name}_total[j] = {o.name}_tile[0, j]",
+                      f"    for i in T.unroll(rows // {GROUP} - 1):",
+                      f"        {o.name}_total[j] += {o.name}_tile[i + 1, j]",
+                      "    if column + j < columns:",
+                      f"        {o.name}[{part}, column + j] = {o.name}_total[j]"]
         return "".join(line + "\n" for line in lines)
 
     def after(self) -> str:
