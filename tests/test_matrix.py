@@ -36,6 +36,11 @@ def _gelu(sm):
                                               **lab.kernel("03", "persistent_schedule")(sm))
 
 
+def _gelu_in_flight(sm):
+    return lab.kernel("04", "gelu_in_flight")(8192, 14336, 4096, dtype=_sixteen_bit(sm),
+                                              **lab.kernel("03", "in_flight_schedule")(sm))
+
+
 def _persistent(sm):
     return lab.kernel("03", "gemm_persistent")(4096, 4096, 4096, dtype=_sixteen_bit(sm),
                                                **lab.kernel("03", "persistent_schedule")(sm))
@@ -76,6 +81,8 @@ KERNELS = {
     ("03_schedules", "gemm_in_flight"): (_in_flight, None, True),
     ("03_schedules", "gemm_fp8"): (_fp8, None, True),
     ("04_epilogue_fusion", "gemm_bias_gelu"): (_gelu, lab.kernel("04", "FAST_MATH"), True),
+    ("04_epilogue_fusion", "gelu_in_flight"): (
+        _gelu_in_flight, lab.kernel("04", "FAST_MATH"), True),
     ("05_softmax", "softmax"): (
         lambda sm: _softmax("softmax", "softmax_schedule", 16384, sm), _SOFTMAX_OPTIONS, False),
     ("05_softmax", "softmax_online"): (

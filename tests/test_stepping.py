@@ -35,6 +35,8 @@ KERNELS = {
                           [(70, 50), (50, 90)], "float16"),
     "04 gemm_bias_gelu": (small("04", "gemm_bias_gelu", 70, 90, 50, blocks=4, piece=32, **TILES),
                           [(70, 50), (50, 90), (90,)], "float16"),
+    "04 gelu_in_flight": (small("04", "gelu_in_flight", 70, 90, 50, blocks=4, piece=16, **TILES),
+                          [(70, 50), (50, 90), (90,)], "float16"),
     "05 softmax": (small("05", "softmax", 5, 100, rows=2), [(5, 100)], "float16"),
     "05 softmax_online": (small("05", "softmax_online", 2, 100, threads=32, each=2), [(2, 100)],
                           "float16"),
