@@ -73,17 +73,19 @@ def _hopper(chosen: Epilogue | None) -> list[dict[str, Any]]:
     """Schedules for 9.0, the most promising first, as measured on an H200 (bfloat16, M = 8192)."""
     operands, outputs = (chosen.operands, chosen.outputs) if chosen else ((), ())
     tiles = [o for o in operands if o.kind == "tile"]
-    halved = chosen is not None and chosen.takes_pairs and not any(o.pair for o in outputs)
     stores = [ONE | dict(piece=64, in_flight=2), ONE | dict(piece=32, in_flight=2)]
     if any(o.pair for o in tiles):
         return [TWO | dict(piece=64, prefetch=1, in_flight=1),
                 TWO | dict(piece=64, prefetch=1, in_flight=1, in_place=True),
                 TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
+    if tiles and any(o.kind == "row_reduce" for o in outputs):
+        # fewer, wider pieces: each ends a sum among the warps with barriers. Two stages would be
+        # too few for the main loop, and four leave no room for the pieces.
+        return [ONE | dict(num_stages=3, piece=64, prefetch=1, in_flight=2, in_place=True),
+                ONE | dict(piece=32, prefetch=2, in_flight=2, in_place=True)]
     if tiles:
         return [ONE | dict(piece=32, prefetch=2, in_flight=2, in_place=True),
                 TWO | dict(piece=32, prefetch=1, in_flight=1, in_place=True)]
-    if halved:  # half as much to store as to compute
-        return [TWO | dict(piece=64, in_flight=2), *stores]
     return [*stores, TWO | dict(piece=32, in_flight=1)]
 
 
