@@ -23,8 +23,6 @@ FURTHER: dict[str, list[dict[str, Any]]] = {
     "gemm_persistent": _GEMMS,
     "gemm_in_flight": _GEMMS,
     "gemm_bias_gelu": [{"M_gpu": size, "N_gpu": size, "K_gpu": size} for size in (4096, 8192)],
-    "flash_attention": _ATTENTIONS,
-    "flash_attention_causal": _ATTENTIONS,
     "flash_attention_ahead": _ATTENTIONS,
     "flash_attention_ahead_causal": _ATTENTIONS,
 }
