@@ -55,7 +55,8 @@ KERNELS = {
     "08 two_products": (small("08", "two_products", 40, 50, depth=16, block_M=32, block_N=32),
                         [(40, 16), (50, 16), (50, 16)], "float16"),
 }
-# Parts of attention and of softmax_kept; and gemm_fp8 takes 8-bit numbers, which a CPU run does not have.
+# Parts of attention and of softmax_kept; gemm_fp8 takes 8-bit numbers, which a CPU run does not
+# have.
 NOT_PROGRAMS = {"online_step", "named", "named_step", "gemm_fp8", "online_pair", "block_pair",
                 "load_pieces", "exchange"}
 
