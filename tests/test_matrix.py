@@ -63,6 +63,14 @@ def _softmax(kernel, schedule, N, sm):
                                     **lab.kernel("05", schedule)(N))
 
 
+def _kept(N, sm):
+    """Where the row does not stay on the chip, the online form."""
+    schedule = lab.kernel("05", "kept_schedule")(N, sm)
+    if schedule is None:
+        return _softmax("softmax_online", "online_schedule", N, sm)
+    return lab.kernel("05", "softmax_kept")(2048, N, dtype=_sixteen_bit(sm), **schedule)
+
+
 _SOFTMAX_OPTIONS = lab.kernel("05", "FAST_MATH")
 
 def _attention(sm, D, causal, kernel="attention"):
@@ -88,6 +96,10 @@ KERNELS = {
     ("05_softmax", "softmax_online"): (
         lambda sm: _softmax("softmax_online", "online_schedule", 131072, sm), _SOFTMAX_OPTIONS,
         False),
+    # the macros are parts of softmax_kept: in one block, and in clusters of four and eight
+    ("05_softmax", "online_pair"): (lambda sm: _kept(32768, sm), _SOFTMAX_OPTIONS, False),
+    ("05_softmax", "exchange"): (lambda sm: _kept(262144, sm), _SOFTMAX_OPTIONS, False),
+    ("05_softmax", "softmax_kept"): (lambda sm: _kept(128256, sm), _SOFTMAX_OPTIONS, False),
     ("08_debugging", "centre"): (lambda sm: lab.kernel("08", "centre")(4096, 1000), None, False),
     ("08_debugging", "two_products"): (
         lambda sm: lab.kernel("08", "two_products")(4096, 4096), None, True),

@@ -40,6 +40,8 @@ KERNELS = {
     "05 softmax": (small("05", "softmax", 5, 100, rows=2), [(5, 100)], "float16"),
     "05 softmax_online": (small("05", "softmax_online", 2, 100, threads=32, each=2), [(2, 100)],
                           "float16"),
+    "05 softmax_kept": (small("05", "softmax_kept", 2, 104, threads=32, each=8), [(2, 104)],
+                        "float16"),
     "06 flash_attention": (small("06", "flash_attention", 2, 2, 1, 40, 50, 16, causal=True, past=10,
                                  block_M=32, block_N=16), [(2, 2, 40, 16), *[(2, 1, 50, 16)] * 2],
                            "float16"),
@@ -53,8 +55,10 @@ KERNELS = {
     "08 two_products": (small("08", "two_products", 40, 50, depth=16, block_M=32, block_N=32),
                         [(40, 16), (50, 16), (50, 16)], "float16"),
 }
-# Parts of attention; and gemm_fp8 takes 8-bit numbers, which a CPU run does not have.
-NOT_PROGRAMS = {"online_step", "named", "named_step", "gemm_fp8"}
+# Parts of attention and of softmax_kept; gemm_fp8 takes 8-bit numbers, which a CPU run does not
+# have.
+NOT_PROGRAMS = {"online_step", "named", "named_step", "gemm_fp8", "online_pair", "block_pair",
+                "load_pieces", "exchange"}
 
 
 def inputs(shapes, dtype="float16"):

@@ -27,7 +27,7 @@ FURTHER: dict[str, list[dict[str, Any]]] = {
     "flash_attention_ahead_causal": _ATTENTIONS,
 }
 # Cases that compile for several shapes: so many processes prepare them.
-PARTS = {"softmax": 4, "softmax_online": 3}
+PARTS = {"softmax": 4, "softmax_online": 3, "softmax_kept": 3}
 # Their references take tens of GB in float32: prepared one after the other.
 HEAVY_KEYS = 16384
 COSTS = ("cost_import", "cost_autotune")  # what learning costs, in seconds (labkit.benching.costs)
