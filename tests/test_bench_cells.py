@@ -109,7 +109,8 @@ def test_the_lessons_measure_these_names():
     measured = places.find()
     found = functools.cache(lessons.find)
     assert {"vector_add", "gemm", "gemm_persistent", "gemm_fp8", "gemm_bias_gelu", "softmax",
-            "softmax_online", "flash_attention", "flash_attention_causal", "cudnn_conv_bias_relu",
+            "softmax_online", "softmax_kept", "flash_attention", "flash_attention_causal",
+            "cudnn_conv_bias_relu",
             "cudnn_matmul_amax", "cudnn_sdpa", "cudnn_sdpa_causal"} <= set(measured)
     for name, chosen in measured.items():
         for place in chosen:
