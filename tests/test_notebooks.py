@@ -388,6 +388,8 @@ def test_a_broken_kernel_fails_the_lessons_that_load_it(source, old, new, names,
 def test_every_kernel_cell_is_mutated():
     for lesson in LESSONS:
         for cell in lesson.kernel_cells():
+            if "T.WSSchedule(" in cell.source:
+                continue  # who does what, and when: the CPU run leaves it out, TileLang judges it
             assert any(stem == lesson.stem and cell.source.count(old) == 1
                        for stem, _, old, _ in MUTATIONS), (
                 f"no line of MUTATIONS breaks the kernel cell {cell.id} of {lesson.stem}: add "
