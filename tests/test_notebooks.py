@@ -270,6 +270,8 @@ MUTATIONS = [
      "T.max(1, (everything - b) // blocks)"),
     ("06_flash_attention", "ahead: total not cleared", 'T.fill(total, 0, annotations',
      'T.fill(fade, 0, annotations'),
+    ("06_flash_attention", "ahead: last key hidden",
+     "causal else Sk\n\n    def place", "causal else Sk - 1\n\n    def place"),
     ("06_flash_attention", "ahead: past ignored", "Sq, Sk, D, causal, past\n",
      "Sq, Sk, D, causal, 0\n"),
     ("08_debugging", "divided by the tile's width", "- total[i] / N", "- total[i] / width"),

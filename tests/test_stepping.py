@@ -57,7 +57,8 @@ KERNELS = {
 }
 # Parts of attention and of softmax_kept; gemm_fp8 takes 8-bit numbers, which a CPU run does not
 # have.
-NOT_PROGRAMS = {"online_step", "named", "named_step", "gemm_fp8", "online_pair", "block_pair",
+NOT_PROGRAMS = {"online_step", "named", "named_step", "begin", "start_scores", "wait_for_scores",
+                "add_values", "rules", "gemm_fp8", "online_pair", "block_pair",
                 "load_pieces", "exchange"}
 
 
