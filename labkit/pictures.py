@@ -362,8 +362,9 @@ def attention_times(tiles: int, product: float, terms: float, *, ahead: bool
             spans.append(("QK", k, start, cores))
             scored = cores
         if ahead and k:  # issued right behind the scores
-            spans.append(("PV", k - 1, max(now, cores), max(now, cores) + product))
-            cores = max(now, cores) + product
+            start = max(now, cores)
+            cores = start + product
+            spans.append(("PV", k - 1, start, cores))
         if k < tiles:
             spans.append(("exp", k, scored, scored + terms))
             now = scored + terms

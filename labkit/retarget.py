@@ -162,7 +162,7 @@ def for_cpu(func: Any) -> tuple[Any, str]:
     Raises NotOnCPU, naming the construct and its line, for what one thread a block cannot do.
     """
     graph = _Graph(func)
-    _drop_warp_schedules(graph)
+    _drop_placing(graph)
     places = dict(graph.walk())
     half = _use_one_half_type(graph, places)
     for node in graph.of_type("ir.PointerType"):
@@ -184,13 +184,15 @@ def for_cpu(func: Any) -> tuple[Any, str]:
     return graph.load(), half
 
 
-def _drop_warp_schedules(graph: _Graph) -> None:
-    """Drops `T.annotate_ws_schedule` and the marks by which it names statements (`T.ws_op`): one
-    thread does everything, in the order of the program."""
+def _drop_placing(graph: _Graph) -> None:
+    """Drops what says where and by whom: `T.annotate_layout`, which places elements among threads
+    and banks that a local array does not have, and `T.annotate_ws_schedule` with the marks by which
+    it names statements (`T.ws_op`). One thread does everything, in the order of the program."""
     for block in graph.of_type("tirx.SBlock"):
         pairs = graph.nodes[block["data"]["annotations"]]["data"]
         kept = [item for key, value in zip(pairs[::2], pairs[1::2], strict=True)
-                for item in (key, value) if graph.text(key) != "tl.ws_schedule"]
+                for item in (key, value)
+                if graph.text(key) not in ("layout_map", "tl.ws_schedule")]
         block["data"]["annotations"] = graph.add("ffi.Map", kept)
     for index, node in enumerate(list(graph.nodes)):
         if node["type"] == "tirx.AttrStmt" and graph.text(
@@ -221,15 +223,10 @@ def _use_one_half_type(graph: _Graph, places: dict) -> str:
 
 
 def _prepare_blocks(graph: _Graph) -> None:
-    """Drops `T.annotate_layout`, which places elements among threads and banks that a local array
-    does not have, and begins each block's work with `labkit_new_block()`."""
+    """Begins each block's work with `labkit_new_block()`."""
     for block in graph.of_type("tirx.SBlock"):
         pairs = graph.nodes[block["data"]["annotations"]]["data"]
-        names = [graph.text(key) for key in pairs[::2]]
-        kept = [item for name, key, value in zip(names, pairs[::2], pairs[1::2], strict=True)
-                for item in (key, value) if name != "layout_map"]
-        block["data"]["annotations"] = graph.add("ffi.Map", kept)
-        if "tl.launch_threads" in names:
+        if "tl.launch_threads" in [graph.text(key) for key in pairs[::2]]:
             start = graph.add("tirx.Evaluate", {
                 "span": graph.none, "value": graph.call("tirx.call_extern", "int32",
                                                         [graph.string("labkit_new_block")])})
