@@ -28,8 +28,8 @@ STAMP := $(VENV)/installed-$(KIND)-$(subst $(comma),-,$(EXTRAS))
 PYTEST := $(BIN)/python -m pytest
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
          --nbval-sanitize-with=tests/sanitize.cfg
-# A file's tests stay together: they share what they compiled and the lessons they ran.
-PARALLEL := --numprocesses=$(TEST_JOBS) --dist=loadfile
+# in the order of tests/conftest.py, which also says what stays in one process
+PARALLEL := --numprocesses=$(TEST_JOBS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: setup run lab test test-all test-gpu test-deviceless notebooks student solved \
         colab-check lint clean

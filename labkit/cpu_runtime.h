@@ -1,23 +1,32 @@
 // What the C++ of a CPU run needs: 16-bit floats, arrays that check their index and start
 // poisoned, and T.print. Included in place of TileLang's own header, which it builds on.
 #pragma once
+#if defined(__F16C__)
+// The processor converts float16. A class that does it, which TileLang's header includes, and the
+// header of all intrinsics would take three quarters of a kernel's compile time.
+#define HALF_HALF_HPP
+namespace half_float {
+class half;
+}
+#endif
 #include <tl_templates/cpp/common.h>
 
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
 #include <vector>
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
 
 namespace labkit {
 
 // IEEE binary16, rounded to nearest even.
 struct float16 {
+#if defined(__F16C__) // what _cvtsh_ss and _cvtss_sh are, in GCC and in Clang
+  typedef short Bits __attribute__((vector_size(16)));
+  typedef float Floats __attribute__((vector_size(16)));
+#endif
   static float widen(uint16_t h) {
 #if defined(__F16C__)
-    return _cvtsh_ss(h);
+    return Floats(__builtin_ia32_vcvtph2ps(Bits{short(h)}))[0];
 #else
     half_float::half x;
     memcpy(&x, &h, 2);
@@ -26,7 +35,7 @@ struct float16 {
   }
   static uint16_t narrow(float f) {
 #if defined(__F16C__)
-    return _cvtss_sh(f, 0);
+    return uint16_t(Bits(__builtin_ia32_vcvtps2ph(Floats{f}, 0))[0]);
 #else
     half_float::half x(f);
     uint16_t h;

@@ -1,8 +1,9 @@
-"""Shared by all tests: what may be skipped, and where compiled kernels are kept."""
+"""Shared by all tests: their order over several processes, and what may be skipped."""
 
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -11,6 +12,32 @@ import pytest
 EXPECTED_SKIPS = ("needs a CUDA GPU", "needs Chromium", "needs Playwright", "needs a libcudnn",
                   "needs Triton", "needs the right to mount a small disk")
 _unexpected: list[str] = []
+
+
+# What takes longest begins first, so that no process works on it alone at the end. The lessons'
+# nbval comes last: it finds compiled what other tests needed.
+LONGEST = ("test_notebooks.py", "test_matrix.py", "test_exercises.py", "test_mutations.py",
+           "test_epilogue_matrix.py", "test_epilogue.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST
+               else len(LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """A file's tests stay in one process: they share what they compiled and the lessons they ran.
+    Those of a broken lesson share no more than that lesson."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrLesson(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            lesson = re.search(r"::test_a_broken_kernel_fails_its_lesson\[(\w+)-", nodeid)
+            return f"{file} {lesson[1]}" if lesson else file
+
+    return ByFileOrLesson(config, log)
 
 
 @pytest.fixture

@@ -1,0 +1,155 @@
+"""Kernels broken on purpose: (lesson, what is broken, text in a kernel cell, what stands there
+instead). A lesson with a `cases_NN.py` has them there."""
+
+from __future__ import annotations
+
+import lesson_cases
+
+# the kernels of lesson 03 have these lines
+_LOOP = """                for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
+                    T.copy(A[by * block_M, k * block_K], A_tile)
+                    T.copy(B["""
+_GEMM = "                    T.gemm(A_tile, B_tile, acc, policy=policy)\n"
+_STORE = "                for p in T.unroll(block_N // piece)"
+_TILES = "    tiles = [T.ceildiv(M, block_M), T.ceildiv(N, block_N)]\n\n"
+_WALK = """columns of tiles
+            for by, bx in T.Persistent(tiles, blocks, b, group_size=group):
+"""
+_ONE_TILE = """C_tile = T.alloc_shared((block_M, piece), dtype)
+            acc = T.alloc_fragment((block_M, block_N), "float32")
+
+            for by, bx in T.Persistent(tiles, blocks, b, group_size=group):
+"""
+_HEAD = "    def main(A: T.Tensor((M, K), dtype), "
+
+MUTATIONS = [
+    ("00_environment", "last tile skipped", "T.ceildiv(N, block)", "N // block"),
+    ("00_environment", "index swapped", "X[bx * block + i]", "X[bx * block + (block - 1 - i)]"),
+    ("01_vector_add", "last tile skipped", "T.ceildiv(N, block)", "N // block"),
+    ("01_vector_add", "index swapped", "B[bx * block + i]", "B[bx * block + (block - 1 - i)]"),
+    ("01_vector_add", "wrong operator", "i] + B[", "i] - B["),
+    ("02_gemm", "clear removed", "            T.clear(acc)", "            # T.clear(acc)"),
+    ("02_gemm", "index swapped", "A[by * block_M, k * block_K]", "A[k * block_K, by * block_M]"),
+    ("02_gemm", "last tile skipped", "T.ceildiv(M, block_M)", "M // block_M"),
+    ("02_gemm", "last step skipped", "T.ceildiv(K, block_K)", "K // block_K"),
+    ("03_schedules", "clear removed", f"{_WALK}                T.clear(acc)\n", _WALK),
+    ("03_schedules", "in flight: even pieces twice", "(odd, 2 * q + 1)", "(odd, 2 * q)"),
+    ("03_schedules", "last tile skipped", f"{_TILES}    @T.prim_func\n{_HEAD}B: T.Tensor((K, N)",
+     f"{_TILES.replace('T.ceildiv(M, block_M)', 'M // block_M')}    @T.prim_func\n{_HEAD}"
+     "B: T.Tensor((K, N)"),
+    ("03_schedules", "last piece skipped", f"{_GEMM}{_STORE}",
+     f"{_GEMM}{_STORE.replace('piece)', 'piece - 1)')}"),
+    ("03_schedules", "FP8: last step skipped", f"{_LOOP}bx * block_N",
+     f"{_LOOP.replace('T.ceildiv(K, block_K)', 'K // block_K')}bx * block_N"),
+    ("03_schedules", "FP8: scale lost", "acc[i, j] *= scale[0]", "acc[i, j] *= 1.0"),
+    ("04_epilogue_fusion", "clear removed", f"{_ONE_TILE}                T.clear(acc)\n",
+     _ONE_TILE),
+    ("04_epilogue_fusion", "bias of another tile",
+     "+ 0.5 * T.Cast(\"float32\", bias[bx * block_N + j])",
+     "+ 0.5 * T.Cast(\"float32\", bias[bx * piece + j])"),
+    ("04_epilogue_fusion", "last tile skipped", "T.ceildiv(N, block_N)]\n\n",
+     "N // block_N]\n\n"),
+    ("04_epilogue_fusion", "last piece skipped", "block_N // piece)", "block_N // piece - 1)"),
+    ("04_epilogue_fusion", "bias after GELU",
+     "+ 0.5 * T.Cast(\"float32\", bias[bx * block_N + j])", ""),
+    ("04_epilogue_fusion", "cubic term lost", "0.2854299956", "0.0"),
+    ("04_epilogue_fusion", "in flight: bias of another tile",
+     "bias[bx * block_N + p * piece + j]", "bias[bx * block_N + j]"),
+    ("04_epilogue_fusion", "in flight: even pieces twice", "(odd, 2 * q + 1)", "(odd, 2 * q)"),
+    ("05_softmax", "padding not masked", 'X[b * rows + i, j]), -T.infinity("float32"))',
+     'X[b * rows + i, j]), 0.0)'),
+    ("05_softmax", "maximum not subtracted", "(x[i, j] - top[i]) * LOG2E", "x[i, j] * LOG2E"),
+    ("05_softmax", "last rows skipped", "T.ceildiv(M, rows)", "M // rows"),
+    ("05_softmax", "sum not corrected",
+     "                    total[t] *= T.exp2((before[t] - top[t]) * LOG2E)",
+     "                    total[t] *= T.exp2(0.0)"),
+    ("05_softmax", "starts at minus infinity", "T.fill(top, LOWEST)\n            T.clear(total)",
+     'T.fill(top, -T.infinity("float32"))\n            T.clear(total)'),
+    ("05_softmax", "last piece skipped", "steps = -(-N // piece)", "steps = max(1, N // piece)"),
+    ("05_softmax", "kept: threads' sums not corrected",
+     "        total[t] *= T.exp2((top[t] - row_top[0]) * LOG2E)\n    T.reduce_sum",
+     "        total[t] *= 1.0\n    T.reduce_sum"),
+    ("05_softmax", "kept: a row of no vectors", "N % (8 * parts) == 0", "N % 1 == 0"),
+    ("05_softmax", "kept: last piece skipped", "steps = -(-part // piece)",
+     "steps = max(1, part // piece)"),
+    ("05_softmax", "kept: what lies past the part counts", "c * 8 < part", "c * 8 < part + 8"),
+    ("06_flash_attention", "acc not faded",
+     "T.Parallel(block_M, D):\n            acc[i, j] *= fade[i]",
+     "T.Parallel(block_M, D):\n            acc[i, j] *= 1.0"),
+    ("06_flash_attention", "total not faded", "T.Parallel(block_M):\n"
+     "            fade[i] = T.exp2((before[i] - top[i]) * scale)\n            total[i] *= fade[i]",
+     "T.Parallel(block_M):\n            fade[i] = T.exp2((before[i] - top[i]) * scale)"),
+    ("06_flash_attention", "maximum not running", "S, top, dim=1, clear=False)",
+     "S, top, dim=1)"),
+    ("06_flash_attention", "sum not running", "S, total, dim=1, clear=False)",
+     "S, total, dim=1)"),
+    ("06_flash_attention", "acc not cleared", "            T.clear(acc)", "            # clear"),
+    ("06_flash_attention", "total not cleared", "            T.clear(total)", "            #"),
+    ("06_flash_attention", "scores not cleared", "                    T.clear(S)",
+     "                    T.clear(fade)"),
+    ("06_flash_attention", "causal off by one",
+     "query i sees\n        return T.min(Sk, i + past + 1)",
+     "query i sees\n        return T.min(Sk, i + past + 2)"),
+    ("06_flash_attention", "last tile not masked",
+     "if (k + 1) * block_N > visible(bx * block_M):  #",
+     "if k * block_N > visible(bx * block_M):  #"),
+    ("06_flash_attention", "last tile of keys skipped",
+     "T.ceildiv(visible((bx + 1) * block_M - 1), block_N)",
+     "T.max(1, visible((bx + 1) * block_M - 1) // block_N)"),
+    ("06_flash_attention", "wrong shared head", "kv = by // (heads // kv_heads)",
+     "kv = by % kv_heads"),
+    ("06_flash_attention", "past ignored", "causal, past, dtype=dtype", "causal, 0, dtype=dtype"),
+    ("06_flash_attention", "ahead: nothing masked", "k * block_N + j >= visible(bx * block_M + i)",
+     "k * block_N + j < 0"),
+    ("06_flash_attention", "ahead: last tiles left out", "T.ceildiv(everything - b, blocks)",
+     "T.max(1, (everything - b) // blocks)"),
+    ("06_flash_attention", "ahead: total begins at 1", 'T.fill(total, 0, annotations',
+     'T.fill(total, 1, annotations'),
+    ("06_flash_attention", "ahead: last key hidden",
+     "causal else Sk\n\n    def place", "causal else Sk - 1\n\n    def place"),
+    ("06_flash_attention", "ahead: past ignored", "Sq, Sk, D, causal, past\n",
+     "Sq, Sk, D, causal, 0\n"),
+    ("08_debugging", "divided by the tile's width", "- total[i] / N", "- total[i] / width"),
+    ("08_debugging", "maximum for a sum", "T.reduce_sum", "T.reduce_max"),
+    ("08_debugging", "clear removed", "            T.clear(acc)", "            # clear"),
+    ("08_debugging", "not transposed", "transpose_B=True, ", ""),
+    ("08_debugging", "last step skipped", "T.ceildiv(keys, block_N)", "keys // block_N"),
+    ("09_coda_forward", "bias scaled, too", "acc * scale + bias", "(acc + bias) * scale"),
+    ("09_coda_forward", "residual not normed", "scaled=x * gamma", "scaled=acc * gamma"),
+    ("09_coda_forward", "gate and up swapped", "ops.silu(gate) * up", "gate * ops.silu(up)"),
+    ("09_coda_forward", "position ignored", "position * frequency", "frequency"),
+    ("09_coda_forward", "log-sum-exp before the norm", "lse=logits", "lse=acc"),
+    ("10_coda_backward", "slope of SiLU", "s + z * s", "s - z * s"),
+    ("10_coda_backward", "gate for silu(gate)", "dy * gate * s\n", "dy * gate\n"),
+    ("10_coda_backward", "half of z dz", "gate * dgate + up * dup", "gate * dgate"),
+    ("10_coda_backward", "row sum left out", " - unit * s", ""),
+    ("10_coda_backward", "dgamma of x", "dgamma=D * unit", "dgamma=D * x"),
+    ("11_coda_block", "gate not squared", "gate * gate * up", "gate * up"),
+    ("11_coda_block", "sums of dh", "dbias=dz)", "dbias=dh)"),
+    ("12_cudnn_first_graph", "bias lost", "relu(input=biased", "relu(input=conv"),
+    ("12_cudnn_first_graph", "no ReLU", "graph.relu(", "graph.identity("),
+    ("12_cudnn_first_graph", "padded on one side", "padding=[1, 1], stride",
+     "pre_padding=[2, 2], post_padding=[0, 0], stride"),
+    ("12_cudnn_first_graph", "output pinned row-major", "list(y.stride())",
+     "list(y.contiguous().stride())"),
+    ("12_cudnn_first_graph", "filter read row-major", "describe(w)", "describe(w.contiguous())"),
+    ("14_cudnn_matmul_amax", "alpha added", "graph.mul(a=product, b=Alpha",
+     "graph.add(a=product, b=Alpha"),
+    ("14_cudnn_matmul_amax", "bias lost", "activation)(input=biased", "activation)(input=scaled"),
+    ("14_cudnn_matmul_amax", "a maximum without abs", "reduction_mode.AMAX", "reduction_mode.MAX"),
+    ("14_cudnn_matmul_amax", "amax before the activation", "input=value, mode",
+     "input=biased, mode"),
+    ("14_cudnn_matmul_amax", "always ReLU", "getattr(graph, activation)", "graph.relu"),
+    ("14_cudnn_matmul_amax", "not scaled", "value = graph.mul(a=value, b=Scale",
+     "graph.mul(a=value, b=Scale"),
+    ("15_cudnn_attention", "the wrong diagonal", "alignment.TOP_LEFT", "alignment.BOTTOM_RIGHT"),
+    ("15_cudnn_attention", "causal off by one", "bound\": 0}", "bound\": 1}"),
+    ("15_cudnn_attention", "scores not scaled", "q.shape[-1] ** -0.5", "1.0"),
+    ("15_cudnn_attention", "never causal", "if not causal:", "if True:"),
+    ("15_cudnn_attention", "output pinned row-major", "list(o.stride())",
+     "list(o.contiguous().stride())"),
+    ("16_cudnn_production", "bias lost", "value = graph.add(", "graph.add("),
+    ("16_cudnn_production", "always ReLU", "getattr(graph, activation)", "graph.relu"),
+]
+MUTATIONS += [(stem, *mutation) for stem, cases in lesson_cases.modules().items()
+              for mutation in cases.MUTATIONS]
