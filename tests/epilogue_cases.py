@@ -6,6 +6,9 @@ import labkit as lab
 from labkit.epilogue import catalogue, gemm
 from labkit.epilogue.checking import finished
 
+# The other epilogues are made of the same parts. They are compiled for GPUs in `make test-all`.
+FIRST = ("plain", "residual_rms", "rstd_rope", "rstd_swiglu", "rstd_cross_entropy", "dswiglu",
+         "drms_residual")
 SMALL = dict(block_M=32, block_N=64, block_K=32, num_stages=1, piece=32)
 
 

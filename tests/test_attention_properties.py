@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import labkit as lab
 
-EXAMPLES = int(os.environ.get("LABKIT_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("LABKIT_EXAMPLES", "20"))
 # (block_M, block_N, num_stages): tiles that few of the lengths are a multiple of
 TILES = [(16, 16, 1), (32, 48, 2), (64, 32, 1), (48, 80, 2)]
 # What the scores are like: ordinary, one key far ahead of the rest, all equal, ever larger. The

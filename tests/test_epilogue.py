@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from epilogue_cases import SMALL, named, operands, run
+from epilogue_cases import FIRST, SMALL, named, operands, run
 
 import labkit as lab
 from labkit.epilogue import (
@@ -154,7 +154,7 @@ def test_the_program_has_one_main_loop_whatever_the_epilogue():
         assert all(text.count("T.gemm(") == 1 for text in texts.values())
 
 
-@pytest.mark.parametrize("gpu", ["A100", "H100"])
+@pytest.mark.parametrize("gpu", [pytest.param("A100", marks=pytest.mark.slow), "H100"])
 def test_the_compiled_main_loop_is_the_same_too(gpu):
     """The CUDA of the loop over K, up to where the tiles lie in shared memory."""
     schedule = dict(block_M=128, block_N=128, block_K=32, num_stages=3, threads=256, piece=32)
@@ -389,7 +389,9 @@ def test_groups_divide_the_columns_of_tiles():
     _check(catalogue.rstd_cross_entropy, 40, 5 * 64, 24, **(SMALL | dict(blocks=2, group=2)))
 
 
-@pytest.mark.parametrize("name", ["plain", *(e.name for e in catalogue.ALL)])
+@pytest.mark.parametrize("name", [
+    "plain", *(pytest.param(e.name, marks=() if e.name in FIRST else pytest.mark.slow)
+               for e in catalogue.ALL)])
 def test_schedules_for_hopper_fit_shared_memory(name):
     """The account by which a schedule is chosen is the compiler's own."""
     chosen = plain if name == "plain" else named(name)

@@ -112,7 +112,8 @@ def _model(dtype, seed=0):
 
 
 @pytest.mark.parametrize(("dtype", "allowed"), [
-    (torch.float32, 3e-6), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)], ids=str)
+    (torch.float32, 3e-6), (torch.bfloat16, 3e-2),
+    pytest.param(torch.float16, 4e-3, marks=pytest.mark.slow)], ids=str)
 def test_a_model_and_all_its_gradients(dtype, allowed):
     model, tokens = _model(dtype), torch.randint(0, 29, (3, 11))
     target = tokens.roll(-1, 1)
@@ -130,7 +131,7 @@ def test_a_model_and_all_its_gradients(dtype, allowed):
 
 def test_sixteen_bit_gradients_are_no_worse_than_torch_s_own():
     """Against float64: this model rounds less often than the plain one of the same dtype."""
-    tokens = torch.randint(0, 29, (4, 16))
+    tokens = torch.randint(0, 29, (3, 11))
     target = tokens.roll(-1, 1)
 
     def gradients(loss, model):

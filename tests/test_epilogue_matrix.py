@@ -8,14 +8,12 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from epilogue_cases import FIRST
 from test_matrix import ALWAYS, ONE_REGISTER, SPILLING, judge
 
 from labkit import gpus
 from labkit.epilogue import OPTIONS, catalogue, gemm, plain, schedule
 
-# the others are made of the same parts
-FIRST = ("plain", "residual_rms", "rstd_rope", "rstd_swiglu", "rstd_cross_entropy", "dswiglu",
-         "drms_residual")
 EVERY = {e.name: e for e in (plain, *catalogue.ALL)}
 
 

@@ -309,6 +309,7 @@ int gettimeofday(struct timeval *now, void *zone) {
 """
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps(folder, tmp_path):
     """A day back during one lesson, a year ahead during the next: what hangs is ended in time,
     what passes is not, and the report's times are those of a stopwatch."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import labkit as lab
 
-EXAMPLES = int(os.environ.get("LABKIT_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("LABKIT_EXAMPLES", "20"))
 DTYPES = ("float16", "bfloat16", "float32")
 # what fills a part of a row: ordinary scores, equal ones, huge ones, masked ones
 FILLS = {

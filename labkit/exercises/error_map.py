@@ -84,12 +84,12 @@ def _tile_errors(wrong: Wrong) -> dict[tuple[int, int], float]:
     matrix_rows = (1, *wrong.shape)[-2]
     share = torch.where(wrong.bad, (wrong.out - wrong.ref).abs() / wrong.limit, 0.0)
     share = torch.where(wrong.bad & ~share.isfinite(), math.inf, share)
-    found: dict[tuple[int, int], float] = {}
-    places = wrong.bad.nonzero().tolist()
-    for row, column in places:
-        key = (row % matrix_rows // height, column // width)
-        found[key] = max(found.get(key, 0.0), share[row, column].item())
-    return found
+    down, across = wrong.verdict.grid
+    rows, columns = wrong.bad.nonzero(as_tuple=True)
+    tiles = rows % matrix_rows // height * across + columns // width
+    largest = torch.zeros(down * across, dtype=share.dtype, device=share.device)
+    largest.index_reduce_(0, tiles, share[rows, columns], "amax")
+    return {divmod(tile, across): largest[tile].item() for tile in tiles.unique().tolist()}
 
 
 def _worst_tile(wrong: Wrong) -> tuple[int, int]:
