@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import labkit as lab
+from labkit.verify import compare, tolerance
 
 EXAMPLES = int(os.environ.get("LABKIT_EXAMPLES", "20"))
 DTYPES = ("float16", "bfloat16", "float32")
@@ -49,4 +50,8 @@ def test_softmax_equals_torch(M, N, dtype, seed, parts, data):
     X = X[:, torch.randperm(N)] if data.draw(st.booleans(), "shuffled") else X
     X = X.to(getattr(torch, dtype))
     online = N > 16384 or data.draw(st.booleans(), "online")
-    lab.check(run(X, online), torch.softmax(X.double(), -1), name=f"{M} x {N} {dtype}")
+    # the CPU run adds a row up from left to right: N roundings, which may all go one way
+    allowed = tolerance(dtype) + (N * 2**-24 if dtype == "float32" else 0.0)
+    verdict = compare(run(X, online), torch.softmax(X.double(), -1), allowed=allowed,
+                      name=f"{M} x {N} {dtype}")
+    assert verdict.ok, verdict
