@@ -99,6 +99,7 @@ MUTATIONS = [
     ("06_flash_attention", "wrong shared head", "kv = by // (heads // kv_heads)",
      "kv = by % kv_heads"),
     ("06_flash_attention", "past ignored", "causal, past, dtype=dtype", "causal, 0, dtype=dtype"),
+    ("06_flash_attention", "ahead: scores not cleared", "clear_accum=True", "clear_accum=False"),
     ("06_flash_attention", "ahead: nothing masked", "k * block_N + j >= visible(bx * block_M + i)",
      "k * block_N + j < 0"),
     ("06_flash_attention", "ahead: last tiles left out", "T.ceildiv(everything - b, blocks)",

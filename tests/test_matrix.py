@@ -118,7 +118,7 @@ for _name, _D, _causal in (
 for _name, _D, _causal in (
     ("roles", 64, False), ("named_step", 96, True), ("rules", 96, False),
     ("flash_attention_ahead", 128, False), ("attention_ahead", 128, True),
-    ("attention_ahead, D 64 causal", 64, True),
+    ("start_scores", 64, True),
 ):
     KERNELS["06_flash_attention", _name] = (
         lambda sm, D=_D, causal=_causal: _attention(sm, D, causal, "attention_ahead"),

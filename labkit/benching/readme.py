@@ -109,6 +109,8 @@ def _costs(data: dict[str, Any]) -> str:
 
 
 def _seconds(value: float) -> str:
+    if value < 0.1:
+        return f"{1e3 * value:.1f} ms"
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
