@@ -1,8 +1,9 @@
-"""Python's parser, one thread at a time.
+"""A lock for building programs in threads.
 
-Up to Python 3.12 two threads that parse at once may disturb each other: "SystemError: AST
-constructor recursion depth mismatch" (python/cpython#106905). Compiling ahead in threads builds
-programs, and TileLang parses each one's source.
+In Python 3.11 and the first releases of 3.12 two threads that parse at once may disturb each other:
+"SystemError: AST constructor recursion depth mismatch" (python/cpython#106905). Compiling ahead in
+threads builds programs, and TileLang parses each one's source. The lock orders labkit's own
+threads; a cell that is run meanwhile is parsed without it.
 """
 
 from __future__ import annotations

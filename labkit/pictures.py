@@ -319,8 +319,13 @@ def attention_overlap(tiles: int = 4, product: float = 1, terms: float = 1) -> P
     tiles: of keys. A product (scores, or values) takes `product` units of time on the tensor cores,
     the exponentials of a tile take `terms` units on the other units. The defaults are the
     proportion on an H100 at a head of 128 (Shah and others, 2024, section 3.1).
+
+    Raises BadArgument for a number that does not fit, or too many tiles to draw.
     """
-    _positive(tiles=tiles, product=product, terms=terms)
+    _positive(tiles=tiles)
+    for name, value in (("product", product), ("terms", terms)):
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise BadArgument(f"{name} is {value!r}; give a time above 0.")
     _drawable(6 * tiles, "draw fewer tiles")
     ways = [("one after the other", attention_times(tiles, product, terms, ahead=False)),
             ("scores ahead", attention_times(tiles, product, terms, ahead=True))]

@@ -115,16 +115,19 @@ def _check_measurement(m: Measurement) -> None:
     dict(m.schedule)
 
 
+def measurement(found: dict[str, Any]) -> Measurement:
+    """A measurement as a file holds it; keys that this version does not know are left out."""
+    return Measurement(**{f.name: found[f.name] for f in fields(Measurement) if f.name in found})
+
+
 def load(path: Path) -> Recording:
     """Reads one results file. Raises LabError, naming the file, if it is not as described."""
-    known = {f.name for f in fields(Measurement)}
     try:
         data = json.loads(path.read_text())
         if data.get("device") == "cpu":
             raise LabError(f"{path.name} was made without a GPU: it says what is right, and holds "
                            "no times.")
-        measurements = [Measurement(**{k: v for k, v in m.items() if k in known})
-                        for m in data["measurements"]]
+        measurements = [measurement(m) for m in data["measurements"]]
         for m in measurements:
             _check_measurement(m)
         _check("copy_gb_s", data["floors"]["copy_gb_s"])

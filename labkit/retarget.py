@@ -275,7 +275,8 @@ def _replace_calls(graph: _Graph, places: dict) -> None:
         arguments = graph.nodes[data["args"]]["data"]
         if name in _VANISH:
             graph.nodes[index] = graph.nodes[graph.integer("int32", 0)]
-        elif name == "tl.tileop.tma_copy" and not graph.nodes[data["annotations"]]["data"]:
+        elif name == "tl.tileop.tma_copy" and "barrier" not in map(
+                graph.text, graph.nodes[data["annotations"]]["data"][::2]):
             # a store that is not waited for; a load names the barrier on which it is
             data["op"] = graph.add("ir.Op", "tl.tileop.copy")
         elif name in _MATH and data["dtype"] in ("float32", "float16"):

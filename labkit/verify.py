@@ -136,7 +136,8 @@ def compare(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = No
     a single element may be off by as many times more as usual.
     Equal infinities agree, and so do NaNs where the reference has NaN too.
     Raises BadArgument for what cannot be compared: another object than a dense tensor on the CPU
-    or a GPU, a dtype that is not floating, unequal shapes, a tile below 1.
+    or a GPU, a dtype that is not floating, unequal shapes, a tile below 1,
+    an `allowed` that is not above 0.
     """
     import torch
 
@@ -155,7 +156,10 @@ def compare(out: Any, reference: Any, *, tile: tuple[int, int] | int | None = No
         raise BadArgument(f"{name} is empty; there is nothing to compare.")
     shape = _matrix_shape(out.shape)
     tile_shape = _tile_shape(tile, shape)
-    allowed = tolerance(kind) if allowed is None else allowed
+    usual = tolerance(kind)  # refuses a dtype that is not floating
+    if allowed is not None and not (isinstance(allowed, (int, float)) and 0 < allowed < math.inf):
+        raise BadArgument(f"allowed is {allowed!r}; give a relative error above 0, such as 1e-4.")
+    allowed = usual if allowed is None else allowed
     found = _Differences(out.detach(), reference.detach(), shape, tile_shape, kind, allowed)
     return Comparison(
         name=name, dtype="float32 with TF32 products" if kind == "tf32" else dtype,

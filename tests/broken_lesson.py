@@ -21,6 +21,9 @@ def attempts(path: Path, broken: Sequence[tuple[str, str, str]], folder: Path) -
     cell. folder: where the lesson runs. Cells above the broken one run once, unbroken; those below
     run until one fails. A kernel that dies is that attempt's error, and the others get a new one.
     """
+    names = [what for what, *_ in broken]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    assert not twice, f"MUTATIONS, {path.stem}: give each a name of its own: {twice}"
     places: dict[int, list[tuple[str, str]]] = {}
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     for what, old, new in broken:

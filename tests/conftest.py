@@ -27,14 +27,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """A file's tests stay in one process: they share what they compiled and the lessons they ran.
-    Those of a broken lesson share no more than that lesson."""
+    """With --dist=loadfile a file's tests stay in one process: they share what they compiled and
+    the lessons they ran. Those of a broken lesson share no more than that lesson."""
+    if config.option.dist != "loadfile":
+        return None  # xdist's own
+
     from xdist.scheduler import LoadFileScheduling
 
     class ByFileOrLesson(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            lesson = re.search(r"::test_a_broken_kernel_fails_its_lesson\[(\w+)-", nodeid)
+            lesson = re.search(r"::test_(?:a_broken_kernel_fails_its_lesson|its_cell_put_back_"
+                               r"passes)\[(\w+)", nodeid)
             return f"{file} {lesson[1]}" if lesson else file
 
     return ByFileOrLesson(config, log)

@@ -317,4 +317,4 @@ def test_what_learning_costs_is_in_readme_where_it_was_measured(monkeypatch, tmp
     (tmp_path / "cpu-costs.json").write_text(json.dumps({
         "costs": [{**cost, "name": "cost_import", "seconds": 0.0432, "limit": 0.3, "cores": 2}]}))
     shown = readme._costs({"gpu": "NVIDIA Test", "costs": [cost]})
-    assert "`import labkit`: 0.04 s, limit 0.30 s (2 cores, no GPU, 2026-01-02" in shown
+    assert "`import labkit`: 43.2 ms, limit 0.30 s (2 cores, no GPU, 2026-01-02" in shown

@@ -116,7 +116,7 @@ def test_the_lessons_measure_these_names():
         for place in chosen:
             ids = [cell.id for cell in slicing.cells_for(found(place.lesson), place.cell)]
             assert ids[-1] == place.cell, name
-            assert len(ids) < 20, f"{name} runs most of its lesson: {ids}"
+            assert len(ids) < 21, f"{name} runs most of its lesson: {ids}"
 
 
 def test_the_further_sizes_are_parameters_of_their_lessons():

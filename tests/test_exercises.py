@@ -301,6 +301,20 @@ def test_a_solution_in_ones_own_words_counts():
     assert progress_file.read()["01.1"]["solved"]
 
 
+def test_a_loop_over_rows_with_tile_operators_is_right():
+    """One block takes the rows one by one: its threads share each row, and the store after it is
+    no loop over elements."""
+    chosen = next(e for e in EXERCISES if e.key == "05.3")
+    head, body = chosen.solution.split("        with T.Kernel(M, threads=threads) as b:\n")
+    tiles, work = body.split("            # the lowest")
+    tail = "\n    return main"
+    work, _ = f"            # the lowest{work}".split(tail)
+    own = (head + "        with T.Kernel(1, threads=threads):\n" + tiles
+           + "            for b in T.serial(M):\n"
+           + "".join(f"    {line}\n" if line else "\n" for line in work.splitlines()) + tail)
+    assert lab.check("05.3", load(chosen, own, "rows")).ok
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"exercises": 3}', '{"exercises": {"a": 1}}',
                                     "\x00\x01", "[" * 100_000])
 def test_a_damaged_file_is_set_aside(damage):

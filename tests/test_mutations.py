@@ -13,21 +13,31 @@ from notebook_format import ROOT
 
 from labkit import lessons, runner
 
+NOTHING = "nothing"
 LESSONS = lessons.all_lessons(ROOT / "notebooks")
 
 
 @pytest.fixture(scope="module")
 def broken(request, tmp_path_factory):
-    """Lesson -> what is broken -> its error, for what this session asks."""
+    """Lesson -> what is broken -> its error, for what this session asks. The last attempt breaks
+    nothing: it shows that those before have left nothing behind."""
     wanted = lesson_cases.selected(request, "test_a_broken_kernel_fails_its_lesson", "stem", "what")
     found = {}
 
     def of(stem):
         if stem not in found:
-            found[stem] = broken_lesson.attempts(
-                ROOT / "notebooks" / f"{stem}.ipynb",
-                [rest for name, *rest in MUTATIONS if name == stem and (stem, rest[0]) in wanted],
-                tmp_path_factory.mktemp(stem))
+            own = [rest for name, *rest in MUTATIONS if name == stem and (stem, rest[0]) in wanted
+                   ] or [next(rest for name, *rest in MUTATIONS if name == stem)]
+            _, old, _ = own[-1]
+            try:
+                found[stem] = broken_lesson.attempts(
+                    ROOT / "notebooks" / f"{stem}.ipynb", [*own, (NOTHING, old, old)],
+                    tmp_path_factory.mktemp(stem))
+            except Exception as error:  # told by each of the lesson's tests
+                found[stem] = error
+        if isinstance(found[stem], Exception):
+            raise AssertionError(f"{stem} cannot be tried: it fails before anything is broken, or "
+                                 "MUTATIONS does not fit it") from found[stem]
         return found[stem]
 
     return of
@@ -42,6 +52,11 @@ def test_a_broken_kernel_fails_its_lesson(stem, what, broken):
     assert name == "WrongAnswer", (
         f"{stem}, {what}: the broken kernel must run and give a wrong result, so that lab.check "
         f"raises WrongAnswer; it raised {name}: {text}")
+
+
+@pytest.mark.parametrize("stem", sorted({stem for stem, *_ in MUTATIONS}))
+def test_its_cell_put_back_passes(stem, broken):
+    assert broken(stem)[NOTHING] is None
 
 
 @pytest.mark.parametrize(("source", "old", "new", "names"), [

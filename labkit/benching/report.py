@@ -124,7 +124,7 @@ class Report:
                          ["name", "output", "dtype", ">elements", ">error", ">allowed"], rows)
         rows = []
         for m in data.get("measurements", []):
-            best, ratio = results.Measurement(**m).fastest_other or ("", None)
+            best, ratio = results.measurement(m).fastest_other or ("", None)
             rows.append([m["name"], " x ".join(f"{n:,}" for n in m["shape"].values()), m["dtype"],
                          f"{m['kernel_ms']:.4f}", f"{m['spread_ms']:.4f}",
                          f"{ratio:.3f}" if ratio else "", best, f"{m['error']:.1e}"])

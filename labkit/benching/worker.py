@@ -115,7 +115,7 @@ def _run_cell(lesson: str, target: str, request: dict[str, Any], checks: list[di
     part, parts = request.get("part", [0, 1])
     stand_in = {
         "measure": lambda: benchmark.standing_in(functools.partial(_measure, skipped)),
-        "check": lambda: benchmark.standing_in(functools.partial(_check, checks, reported)),
+        "check": lambda: benchmark.standing_in(functools.partial(_check, checks)),
         "prepare": lambda: benchmark.standing_in(functools.partial(_prepare, reported),
                                                  lambda shapes: shapes[part::parts]),
     }[request["mode"]]
@@ -125,7 +125,7 @@ def _run_cell(lesson: str, target: str, request: dict[str, Any], checks: list[di
         if "parameters" in cell.metadata.get("tags", []):
             _set(space, request, found.stem)
     if request["mode"] == "check":
-        _own_verdicts(space, checks, reported)
+        _own_verdicts(space, checks)
 
 
 def _set(space: dict[str, Any], request: dict[str, Any], stem: str) -> None:
@@ -171,9 +171,8 @@ def _prepare(reported: list[str], **asked: Any) -> benchmark.Result:
     return _result(asked)
 
 
-def _check(checks: list[dict[str, Any]], reported: list[str], **asked: Any) -> benchmark.Result:
+def _check(checks: list[dict[str, Any]], **asked: Any) -> benchmark.Result:
     """Runs the kernel alone and compares its output. Raises WrongAnswer."""
-    reported.append(asked["name"])
     asked["output"].fill_(math.nan)
     asked["kernel"]()
     verdict = asked["check"]()
@@ -183,14 +182,12 @@ def _check(checks: list[dict[str, Any]], reported: list[str], **asked: Any) -> b
     return _result(asked)
 
 
-def _own_verdicts(space: dict[str, Any], checks: list[dict[str, Any]],
-                  reported: list[str]) -> None:
+def _own_verdicts(space: dict[str, Any], checks: list[dict[str, Any]]) -> None:
     """What the cells compared without `lab.bench`, which times on a GPU only: the verdicts of
     `labkit.epilogue.compare`'s results, alone or in a list."""
     for value in list(space.values()):
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(verdicts := getattr(one, "verdicts", None), tuple):
-                reported.append(one.name)
                 checks += [_line(one.name, verdict.name, verdict) for verdict in verdicts]
 
 

@@ -22,14 +22,12 @@ COMPILED = ({}, {"mode": "max-autotune-no-cudagraphs"})
 
 
 class Arms:
-    """The op, the same main loop with a plain store, and the baseline, for one workload.
+    """The op, the same main loop with a plain store, and the baseline, for one workload."""
 
-    knobs: the op's schedule, None for this device's own."""
-
-    def __init__(self, work: Workload, knobs: dict[str, Any] | None = None) -> None:
+    def __init__(self, work: Workload) -> None:
         self.work = work
         self._on_gpu = work.A.is_cuda
-        kernel = kernel_for(work.epilogue, work.A, work.B, work.transpose_B, knobs)
+        kernel = kernel_for(work.epilogue, work.A, work.B, work.transpose_B)
         given = [work.A, work.B, *(work.operands[n] for n in work.epilogue.inputs)]
         arguments = kernel.arguments(*given)
         self._launch, self._arguments = kernel.launch, arguments

@@ -128,6 +128,7 @@ class Gemm:
             raise BadArgument(f"dtype is {dtype!r}; a GEMM with an epilogue takes float16, "
                               "bfloat16 or float32.")
         knobs["piece"] = min(knobs["piece"], knobs["block_N"])
+        named = "rows" if knobs["rows"] else "block_M"
         knobs["rows"] = knobs["rows"] or knobs["block_M"]
         grain = 2 * pairs.GROUP
         if knobs["block_N"] % knobs["piece"] or knobs["piece"] % grain:
@@ -137,8 +138,8 @@ class Gemm:
             raise BadArgument(f"rows is {knobs['rows']}; give a number that divides block_M = "
                               f"{knobs['block_M']}, or 0 for all of it.")
         if knobs["rows"] % GROUP and any(o.kind == "row_reduce" for o in self.epilogue.outputs):
-            raise BadArgument(f"rows is {knobs['rows']}, but {self.epilogue.name} sums over rows; "
-                              f"give a multiple of {GROUP}.")
+            raise BadArgument(f"{named} is {knobs['rows']}, but {self.epilogue.name} sums over "
+                              f"rows; give a multiple of {GROUP}.")
         pieces = knobs["block_N"] // knobs["piece"]
         tiles = any(o.kind == "tile" for o in self.epilogue.operands)
         turns = math.lcm(max(1, knobs["in_flight"]), max(1, knobs["prefetch"] * tiles))

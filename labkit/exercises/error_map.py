@@ -88,7 +88,7 @@ def _tile_errors(wrong: Wrong) -> dict[tuple[int, int], float]:
     rows, columns = wrong.bad.nonzero(as_tuple=True)
     tiles = rows % matrix_rows // height * across + columns // width
     largest = torch.zeros(down * across, dtype=share.dtype, device=share.device)
-    largest.index_reduce_(0, tiles, share[rows, columns], "amax")
+    largest.scatter_reduce_(0, tiles, share[rows, columns], "amax")
     return {divmod(tile, across): largest[tile].item() for tile in tiles.unique().tolist()}
 
 

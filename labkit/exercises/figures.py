@@ -60,11 +60,14 @@ def dealt_out(sizes: dict[str, Any]) -> Figure:
 
 def _stored_serially(program: Any) -> str:
     reader = Reader(program)
+    held = {loop.variable for one in reader.statements  # T.Parallel could not take these loops
+            if one.parallel or reader.operator(one.node) for loop in one.loops}
     for one in reader.statements:
         if one.node["type"] != "tirx.BufferStore" or one.parallel:
             continue
         tile = reader.tile(one.node["data"]["buffer"])
-        used = set().union(*map(reader.variables, reader.items(one.node["data"]["indices"])))
+        used = set().union(
+            *map(reader.variables, reader.items(one.node["data"]["indices"]))) - held
         loops = [loop for loop in one.loops if loop.kind not in (PARALLEL, THREADS)
                  and loop.extent != 1 and loop.variable in used]
         if tile.scope == "global" and loops:

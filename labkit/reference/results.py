@@ -94,7 +94,7 @@ def _measured(path: Path) -> results.Recording | None:
         return None
     found = results.assemble(path.read_text().splitlines())
     return results.Recording(found["gpu"], found["date"], found["versions"], found["floors"],
-                             [results.Measurement(**m) for m in found["measurements"]])
+                             [results.measurement(m) for m in found["measurements"]])
 
 
 def _places(*recordings: results.Recording | None) -> dict[str, list[str]]:
