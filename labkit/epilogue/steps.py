@@ -12,7 +12,7 @@ from labkit.epilogue.declare import Epilogue, Operand, Output
 
 # finite, so that a row with nothing but -inf gives exp(-inf) = 0 and not exp(nan)
 LOWEST = -3.0e38
-# the hardware barrier at which TileLang 0.1.15 lets the computing threads wait for one another
+# the named barrier at which TileLang 0.1.15 lets the consumer warps wait for one another
 COMPUTING = 3
 # rows that lie in one warp on every architecture: their sum down a column needs no shared memory
 GROUP = 16
