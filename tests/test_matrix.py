@@ -145,8 +145,8 @@ for _stem, _cases in lesson_cases.modules().items():
     KERNELS.update({(_stem, name): entry for name, entry in _cases.KERNELS.items()})
 ALWAYS = ("75", "89", "90a")
 # further shapes and parts of kernels that others stand for
-FURTHER = {"online_step", "attention, D 64 causal", "attention, D 96", "roles", "rules",
-           "attention_ahead", "online_pair"}
+FURTHER = {"online_step", "attention", "attention, D 64 causal", "attention, D 96", "roles",
+           "rules", "start_scores", "attention_ahead", "online_pair", "exchange"}
 CELLS = [pytest.param(lesson, kernel, f"sm_{number}", marks=() if number in ALWAYS and
                       kernel not in FURTHER else pytest.mark.slow)
          for lesson, kernel in KERNELS for number in gpus.arch_numbers()]
