@@ -323,9 +323,7 @@ def attention_overlap(tiles: int = 4, product: float = 1, terms: float = 1) -> P
     Raises BadArgument for a number that does not fit, or too many tiles to draw.
     """
     _positive(tiles=tiles)
-    for name, value in (("product", product), ("terms", terms)):
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise BadArgument(f"{name} is {value!r}; give a time above 0.")
+    _above_zero(product=product, terms=terms)
     _drawable(6 * tiles, "draw fewer tiles")
     ways = [("one after the other", attention_times(tiles, product, terms, ahead=False)),
             ("scores ahead", attention_times(tiles, product, terms, ahead=True))]
@@ -641,6 +639,14 @@ def _positive(**values: int) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise BadArgument(f"{name} is {value!r}; give a whole number of at least 1.")
+
+
+def _above_zero(**values: Any) -> None:
+    """Raises BadArgument for what is not a number above 0 that can be drawn."""
+    for name, value in values.items():
+        if (not isinstance(value, (int, float)) or isinstance(value, bool)
+                or not 1e-30 < value < 1e30):
+            raise BadArgument(f"{name} is {value!r}; give a finite number above 0.")
 
 
 def _drawable(boxes: int, advice: str) -> None:

@@ -2,8 +2,8 @@
 dtype that the lesson picks there.
 
 It must compile, fit shared memory, spill nothing, have no stack frame, and use the tensor cores
-where it multiplies matrices. `make test` compiles for a T4 and an H100, the first of
-each kind for an L4 too, `make test-all` for all architectures.
+where it multiplies matrices. `make test` compiles for a T4 and an H100, the first of each kind for
+an L4 too, `make test-all` for all architectures.
 """
 
 from __future__ import annotations

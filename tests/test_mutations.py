@@ -26,9 +26,9 @@ def broken(request, tmp_path_factory):
 
     def of(stem):
         if stem not in found:
-            own = [rest for name, *rest in MUTATIONS if name == stem and (stem, rest[0]) in wanted
-                   ] or [next(rest for name, *rest in MUTATIONS if name == stem)]
-            _, old, _ = own[-1]
+            every = [rest for name, *rest in MUTATIONS if name == stem]
+            own = [one for one in every if (stem, one[0]) in wanted]
+            _, old, _ = every[-1]
             try:
                 found[stem] = broken_lesson.attempts(
                     ROOT / "notebooks" / f"{stem}.ipynb", [*own, (NOTHING, old, old)],
